@@ -29,7 +29,6 @@ from benchmarks.report import note, print_facts
 from benchmarks.running import RunningJob
 from benchmarks.topics import broker_or_own, producer
 from benchmarks.workload import Rooms
-from penstock.commands.job_receipts import read_receipts
 from penstock.commands.receipt_segments import NewReceipts
 from penstock.machine.kafka_broker import KafkaBroker
 
@@ -132,8 +131,7 @@ def measure_all_keys(folder: Path, sizes: Sizes) -> list[float]:
 def _check_reached(job: _Job, sizes: Sizes) -> None:
     reached = {
         receipt.keys
-        for _, receipts in read_receipts(job.checkpoint)
-        for receipt in receipts
+        for receipt in NewReceipts(job.checkpoint, from_start=True).read()
         if receipt.status == "APPLIED"
     }
     if reached != {sizes.keys}:

@@ -22,7 +22,7 @@ from benchmarks.report import note, print_json, print_table
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import DeltaBinding, IcebergBinding
 from penstock.lakes.delta_sink import DeltaSink
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
@@ -100,7 +100,7 @@ def count_of(lake: str, folder: Path) -> int:
     """Return how many rows a table has."""
     if lake == "delta":
         return DeltaTable(folder).count()
-    return existing_table(iceberg_binding(folder, ())).scan().count()
+    return open_existing_table(iceberg_binding(folder, ())).scan().count()
 
 
 def measure(lake: str, rows: int, rounds: int, parts: tuple[str, ...]) -> dict[str, Any]:

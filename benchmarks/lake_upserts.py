@@ -21,7 +21,7 @@ from benchmarks.lake_sink import READING, blocks_of, count_of, iceberg_binding
 from benchmarks.report import note, print_json, print_table
 from penstock.bindings.parse import parse_binding
 from penstock.jobs.job_sinks import open_sink
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.sinks.base import Sink, TaskContext
 
 _KEY: Final = "sensor"
@@ -55,7 +55,7 @@ def by_delta_rs(folder: Path, rows: pa.Table) -> None:
 
 def by_pyiceberg(folder: Path, rows: pa.Table) -> None:
     """Upsert the rows with the library of Iceberg."""
-    existing_table(iceberg_binding(folder, ())).upsert(rows, join_cols=[_KEY])
+    open_existing_table(iceberg_binding(folder, ())).upsert(rows, join_cols=[_KEY])
 
 
 def turn(lake: str, who: str, held: pa.Table, changed: pa.Table) -> tuple[float, float]:

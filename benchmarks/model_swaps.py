@@ -35,7 +35,7 @@ from benchmarks.running import RunningJob
 from benchmarks.swap_job import COLUMNS
 from penstock.bindings.parse import parse_binding
 from penstock.commands.command_sender import send_command
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.control.commands import Command, Target
 from penstock.streams.graph import COMMANDS
 
@@ -183,13 +183,12 @@ class _Swaps:
         while time.monotonic() < ends_s:
             time.sleep(0.05)
             self._job.check()
-            for batch, some in read_receipts(self._job.checkpoint):
-                for one in some:
-                    if one.id == name and one.status == "APPLIED":
-                        self.kinds.setdefault(batch, []).append(kind)
-                        return
-                    if one.id == name and one.status == "REJECTED":
-                        raise RuntimeError(f"{name} was rejected: {one.reason}")
+            for one in NewReceipts(self._job.checkpoint, from_start=True).read(name):
+                if one.status == "APPLIED":
+                    self.kinds.setdefault(one.batch, []).append(kind)
+                    return
+                if one.status == "REJECTED":
+                    raise RuntimeError(f"{name} was rejected: {one.reason}")
         raise RuntimeError(f"{name} was not applied within {_ANSWER_S:.0f} s.")
 
     def _is_examined(self, sha256: str) -> bool:

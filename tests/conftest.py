@@ -11,10 +11,10 @@ from unittest import mock
 import pytest
 from kept_rewrites import bytecode_kept, rewrite_share
 from property_examples import register_profiles
+from secured_broker import SecuredBroker
 from shared_broker import BrokerOfSession, broker_at
 from xdist.scheduler import LoadFileScheduling
 
-from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime import level
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _import_path_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+def kafka(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
     """A real Apache Kafka broker, started once for the whole session; it has a user for clients that log in.
 
     Tests take topics of their own.

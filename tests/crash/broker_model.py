@@ -100,7 +100,7 @@ class Brokers:
         return copy.deepcopy(self)
 
     def pass_time(self, now_s: float) -> None:
-        """The clock goes on, and transactions that have been open for too long end."""
+        """The clock advances, and transactions that have been open for too long end."""
         self.now_s = max(self.now_s, now_s)
         for owner in self.owners.values():
             if owner.transaction and self.now_s - owner.begun_s >= owner.timeout_s:

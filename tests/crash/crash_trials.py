@@ -116,7 +116,7 @@ def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None
 
 
 def resumed(scenario: Scenario, mark: tuple[int, int]) -> tuple[int, int]:
-    """Where a scenario goes on: behind the last run the job is started once more."""
+    """Where a scenario continues: behind the last run the job is started once more."""
     run, action = mark
     if run < len(scenario.runs):
         return run, action

@@ -152,7 +152,7 @@ class Life:
         patch(mock.patch.object(runner, "open_session", self._session))
         patch(mock.patch.object(runner, "ship_code", nothing))
         patch(mock.patch.object(runner, "warm_up", nothing))
-        patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
+        patch(mock.patch.object(runner, "lock_for_jvm", mock.Mock()))
         patch(mock.patch.object(runner, "MemoryGauge", NoGauge))
         patch(mock.patch.object(runner, "handle_signals", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))
@@ -492,7 +492,7 @@ class _Conductor(threading.Event):
             self._done()
 
     def _check_savepoint(self, action: Action) -> None:
-        """Nobody goes on without the savepoint that was asked for."""
+        """No run continues without the savepoint that was requested."""
         if action.savepoint and self._request is not None:
             answer = answer_to(
                 self._life.root / self._life.scenario.runs[self._run].checkpoint, self._request

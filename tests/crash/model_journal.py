@@ -12,7 +12,7 @@ __all__ = ["JournaledReceiver"]
 
 
 class JournaledReceiver:
-    """Journals the records of files, each with its place as a note, and after a start goes on behind the newest note.
+    """Journals the records of files, each with its place as a note, and after a start continues after the newest note.
 
     A file is journaled whole, and then acknowledged: whoever gave it does not give it again.
     """

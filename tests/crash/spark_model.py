@@ -247,7 +247,7 @@ class ModelQuery:
         return True
 
     def _recover(self) -> None:
-        """Find where to go on: behind the newest micro-batch, or within it when it has no commit."""
+        """Find where to continue: behind the newest micro-batch, or within it when it has no commit."""
         folder = self._folder
         self._offsets, self._commits = SparkLogFolder(folder / "offsets"), SparkLogFolder(folder / "commits")
         metadata = folder / "metadata"

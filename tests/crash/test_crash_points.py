@@ -1,4 +1,4 @@
-"""A crash behind each operation of short runs of many kinds: the job goes on, and all is there once."""
+"""A crash behind each operation of short runs of many kinds: the job continues, and all is there once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
     "kind", [MAIN, "rescaled up", "a savepoint", "a journal, three runs", "two sinks", MAIN_TOPICS]
 )
 def test_power_losses_at_some_operations(life: Life, kind: str) -> None:
-    """Whatever was not synced may be gone, and the job goes on."""
+    """Whatever was not synced may be gone, and the job continues."""
     assert _tried(life, kind, "power loss", 2 * _STRIDE)["went on"]
 
 

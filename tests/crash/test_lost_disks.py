@@ -1,4 +1,4 @@
-"""A crash that takes the disk of the checkpoint with it: the job goes on from the store, and all is there once."""
+"""A crash that takes the disk of the checkpoint with it: the job continues from the store, and all is there once."""
 
 from __future__ import annotations
 

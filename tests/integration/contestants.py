@@ -45,7 +45,7 @@ def contestants_here(session: SparkSession, monkeypatch: pytest.MonkeyPatch, *be
 
 
 def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, Any], int]:
-    """What a module says at its end; its memory is that of all, of which nothing is told."""
+    """What a module prints at its end; its memory is that of all, of which nothing is printed."""
     if module == _PENSTOCK:
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.stderr

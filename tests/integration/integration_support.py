@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from penstock.jobs.runner import RunSummary
+from penstock.runtime.cuts import Cut, batch_numbers, read_cut
 
 RunJob: TypeAlias = Callable[..., RunSummary]
 """Runs a job of the test's own module; the fixture `run_job` gives it."""
@@ -27,3 +28,8 @@ def read_lines(folder: Path) -> list[Any]:
     return [
         json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
+
+
+def kept_cuts(checkpoint: Path) -> list[Cut]:
+    """The cuts of the micro-batches that the checkpoint of a job that began without state still has."""
+    return [read_cut(checkpoint, number) for number in batch_numbers(checkpoint / "offsets")]

@@ -105,7 +105,7 @@ def test_alternating_readings_all_cause_a_command() -> None:
 
 
 def test_a_contestant_is_a_process_that_ends_with_json(tmp_path: Path) -> None:
-    """What it says last is its result; one that fails is told with what it wrote."""
+    """Its last line is its result; the error of a failure has its output."""
     (tmp_path / "said.json").write_text('{"rows": 3}')
     said, memory_mb = run_module("json.tool", ["--compact", str(tmp_path / "said.json")], tmp_path / "log")
     assert (said, memory_mb >= 0) == ({"rows": 3}, True)

@@ -14,7 +14,7 @@ import pytest
 from integration_support import read_lines, write_lines
 
 import penstock as ps
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 
 START = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 KEYS = 200
@@ -180,9 +180,7 @@ def replays(run_job: Any, tmp_path: Path, count: int) -> None:
         assert (found["limit"], found["label"], found["rate"]) == (7, label[1], rate[1])
         assert found["control_version"] == (5 if hours < -2 else 6 if hours < 1.5 else 7)
 
-    statuses = [
-        (r.id, r.status, r.batch) for _, receipts in read_receipts(folders.checkpoint) for r in receipts
-    ]
+    statuses = [(r.id, r.status, r.batch) for r in NewReceipts(folders.checkpoint, from_start=True).read()]
     assert statuses == [
         (f"c{n}", status, batch) for n in (1, 2, 3) for status in ("ACCEPTED", "VALIDATED", "APPLIED")
     ]

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from integration_support import read_lines, write_lines
+from integration_support import kept_cuts, read_lines, write_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.jobs.runner import JobRunner, Progress, RunHooks
 from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
-from penstock.runtime.cuts import read_cuts
 
 KEYS = 3
 
@@ -74,7 +73,7 @@ def labels(folder: Path, prefix: str) -> list[dict[str, Any]]:
 def run_until_named(
     spark: SparkSession, bindings: dict[str, str], checkpoint: Path, **more: Any
 ) -> list[str]:
-    """Run until all readings are named; gives what the user was told."""
+    """Run until all readings are named; gives the messages to the user."""
     stop = threading.Event()
     notes: list[str] = []
 
@@ -106,10 +105,10 @@ def test_no_reading_overtakes_a_setting_of_a_long_history(
         assert [note for note in notes if "('labels'). Data waits" in note]
         named = read_lines(tmp_path / "named")
         assert sorted(named, key=lambda found: found["label"]) == expected
-        for cut in read_cuts(tmp_path / "checkpoint")[read:]:
+        for cut in kept_cuts(tmp_path / "checkpoint")[read:]:
             if cut.ends.get("readings", 0) != number:
                 assert cut.ends["labels"] == KEYS * (number + 1), "data has waited"
-        read = len(read_cuts(tmp_path / "checkpoint"))
+        read = len(kept_cuts(tmp_path / "checkpoint"))
     assert read >= 2 * KEYS
 
 

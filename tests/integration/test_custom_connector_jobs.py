@@ -73,7 +73,7 @@ def keep_job() -> ps.Job:
 
 
 def test_each_record_counts_once_in_all_runs(run_job: Any, shelf: str, tmp_path: Path) -> None:
-    """A second run goes on behind the first; what the sink rejects, and what is no record, is a dead letter."""
+    """A second run continues after the first; what the sink rejects, and what is no record, is a dead letter."""
     bindings = {
         "notes": f"python:shelf:Notes?path={shelf}",
         "kept": f"python:shelf:Kept?path={shelf}&longest=5",

@@ -340,7 +340,7 @@ def run_on(recorded: Recorded, run_job: Any) -> list[dict[str, int]]:
     [lose_newest_snapshots, lose_newest_commit_and_derived_files, break_derived_files],
 )
 def test_what_can_be_made_anew_is_no_damage(recorded: Recorded, run_job: Any, how: Damage) -> None:
-    """Without what the other files imply, the job goes on: each reading counts exactly once."""
+    """Without what the other files imply, the job continues: each reading counts exactly once."""
     how(recorded.checkpoint)
     seen = run_on(recorded, run_job)
     assert sorted((row["sensor"], row["count"]) for row in seen) == [
@@ -504,7 +504,7 @@ def damage_at_random(checkpoint: Path, chance: random.Random, injected: Injected
 
 
 def outcome(recorded: Recorded, run_job: RunJob) -> tuple[str, str]:
-    """What the job tells when it is refused, and what is wrong: it goes on exactly, or is refused with a remedy."""
+    """The message of a job that is refused, and what is wrong: it continues exactly, or is refused with a remedy."""
     told = ""
     try:
         run_on(recorded, run_job)

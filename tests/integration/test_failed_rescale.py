@@ -1,4 +1,4 @@
-"""A job that cannot be rescaled goes on as it was."""
+"""A job that cannot be rescaled continues as it was."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from integration_support import read_lines, write_lines
 
 import penstock as ps
 from penstock.bindings.parse import parse_binding
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.errors import ExternalSystemError
 from penstock.sources.file_source import FileLog
 
@@ -74,9 +74,7 @@ def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
     summary = run_job(factor_job(), bindings)
     assert summary.dead_letters == 0
     assert read_lines(tmp_path / "products") == [{"key": 1, "n": 15}]
-    assert [receipt.status for _, receipts in read_receipts(tmp_path / "checkpoint") for receipt in receipts][
-        -1
-    ] == "APPLIED"
+    assert NewReceipts(tmp_path / "checkpoint", from_start=True).read()[-1].status == "APPLIED"
 
 
 @pytest.mark.parametrize("done", [pytest.param(0, marks=pytest.mark.chaos), 1])

@@ -1,4 +1,4 @@
-"""A disk that is full for a moment ends a run at most, which then goes on: nothing is lost or doubled."""
+"""A disk that is full for a moment ends a run at most, which then continues: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def run_into_it(hits: Hits, spark: SparkSession, left: int) -> str:
             hits.disk.fill(left)
             time.sleep(0.05)
         if job.running:
-            # It waits, or has found room enough: it goes on when there is more.
+            # It waits, or has found room enough: it continues when there is more.
             hits.disk.free()
             job.await_true(lambda: hits.done or not job.running)
         if job.running:
@@ -121,7 +121,7 @@ def run_into_it(hits: Hits, spark: SparkSession, left: int) -> str:
 
 
 def check_told(error: PenstockError) -> None:
-    """It is told as what it is, with an exit code that says so."""
+    """The error names the full disk, and so does the exit code."""
     assert (fault_of(error), is_retryable(error), error.exit_code) == ("external", True, 3), repr(error)
 
 
@@ -151,7 +151,7 @@ def check_disk(
 
 
 def test_a_run_on_a_full_disk_ends_and_goes_on(tmp_path: Path, spark: SparkSession) -> None:
-    """Nothing is left, or too little for a micro-batch: it is told as what it is, with an exit code that says so."""
+    """Nothing is left, or too little for a micro-batch: the error names the full disk, and so does the exit code."""
     check_disk(tmp_path, spark, [0, 40 << 10])
 
 

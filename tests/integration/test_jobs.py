@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from integration_support import read_lines, write_lines
+from integration_support import kept_cuts, read_lines, write_lines
 
 import penstock as ps
 from penstock.errors import CheckpointError, StrictModeError
-from penstock.runtime.cuts import read_cuts
 from penstock.spark import query
 from penstock.spark.carried_bodies import remove_bodies
 
@@ -133,7 +132,7 @@ def spending_job() -> ps.Job:
 def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -> None:
     """Several control streams steer one step; its side output goes to a sink and through a second keyed step.
 
-    A second run on the same checkpoint goes on with the state, and does not read files again.
+    A second run on the same checkpoint continues with the state, and does not read files again.
     """
     write_lines(
         tmp_path / "purchases",
@@ -171,7 +170,7 @@ def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -
     assert [t["total"] for t in totals if t["customer"] == "bob"] == [50.0, 52.0]
     assert summary.records_in["purchases"] == 1
     assert summary.state["spending"] == 3
-    assert [cut.ends["purchases"] for cut in read_cuts(tmp_path / "checkpoint")] == [1, 2, 3]
+    assert [cut.ends["purchases"] for cut in kept_cuts(tmp_path / "checkpoint")] == [1, 2, 3]
 
 
 class Pairing(ps.ProcessFunction):
@@ -210,7 +209,7 @@ def test_bad_records_stop_a_strict_job_and_are_else_set_aside(run_job: Any, tmp_
     """What does not decode and what user code refuses is in the dead letters, with its place and its bytes.
 
     With strict the job ends with a sentence that names the first, and writes nothing of that batch. Without it the
-    job then goes on from the same checkpoint, and nothing is missing.
+    job then continues from the same checkpoint, and nothing is missing.
     """
     lines = [
         '{"customer": "ann", "shop": 1, "amount": 5}',

@@ -17,7 +17,7 @@ import pytest
 from launch_job import Alarm, Limit, Reading, job
 from pyspark.sql import SparkSession
 
-from penstock.checkpoints.ownership import LOCK_FILE, locked_by_jvm
+from penstock.checkpoints.ownership import LOCK_FILE, lock_for_jvm
 from penstock.errors import (
     BindingError,
     CheckpointError,
@@ -112,7 +112,7 @@ def test_what_an_earlier_run_left_in_the_jvm_takes_no_lock_away(spark: SparkSess
     jvm: Any = spark._jvm
     held = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)"
     for _ in range(2):
-        unlock = locked_by_jvm(tmp_path, jvm, threading.Event(), 0)
+        unlock = lock_for_jvm(tmp_path, jvm, threading.Event(), 0)
         for _ in range(3):
             gc.collect()
             jvm.java.lang.System.gc()

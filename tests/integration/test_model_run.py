@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 from safetensors.numpy import save
 
 from penstock.checkpoints.checkpoint import Checkpoint
-from penstock.commands.job_receipts import plain, read_receipts
+from penstock.commands.job_receipts import plain
 from penstock.commands.receipt_history import find_history
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.jobs.events import read_events
 from penstock.jobs.settings import RunSettings
 from penstock.savepoints.snapshot_capture import Capture, capture
@@ -99,7 +100,7 @@ class Cards:
         return self.final(name)
 
     def final(self, name: str) -> Any:
-        found = [plain(one) for _, some in read_receipts(self.checkpoint) for one in some if one.id == name]
+        found = [plain(one) for one in NewReceipts(self.checkpoint, from_start=True).read(name)]
         return next((one for one in found if one["status"] in ("APPLIED", "REJECTED")), None)
 
     def load(self, version: str, factor: float) -> None:
@@ -200,7 +201,7 @@ def assert_policy_rolls_back(cards: Cards) -> None:
     assert "the share of failures is 1, above 0.5" in undone.last.reason
     assert "rolls back version 'bad'" in cards.run.err
     (sent,) = [
-        one for _, some in read_receipts(cards.checkpoint) for one in some if one.issued_by == "policy"
+        one for one in NewReceipts(cards.checkpoint, from_start=True).read() if one.issued_by == "policy"
     ][2:]
     assert (sent.kind, sent.status) == ("roll-back-model", "APPLIED")
 

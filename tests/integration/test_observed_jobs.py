@@ -1,4 +1,4 @@
-"""What is measured and told of whole jobs: metrics that agree with what they did, and events of each run."""
+"""Metrics and events of whole jobs: metrics agree with what the jobs did, and each run has its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress: who starts a job in Python is told how far it is, to its last micro-batch."""
+"""Progress: a job that was started in Python reports how far it is, up to its last micro-batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ job.data_stream("visits", schema=Visit).map(mark).sink_to("seen")
 
 @pytest.mark.usefixtures("spark")
 def test_progress_is_told_behind_the_last_micro_batch_of_a_job_that_is_stopped(tmp_path: Path) -> None:
-    """The micro-batch during which a job is stopped is told as well."""
+    """The micro-batch during which a job is stopped is reported as well."""
     (tmp_path / "visits").mkdir()
     begun = tmp_path / "begun"
     (tmp_path / "visits" / "0.jsonl").write_text(json.dumps({"mark": str(begun)}) + "\n")

@@ -56,7 +56,7 @@ def serve_once(data: bytes) -> tuple[int, threading.Thread]:
 
 
 def test_lines_of_a_socket_come_once_also_over_a_restart(run_job: Any, tmp_path: Path) -> None:
-    """A bounded run ends with the connection; the next run goes on behind the journaled lines."""
+    """A bounded run ends with the connection; the next run continues after the journaled lines."""
     for data in (b"a\nb\na\nlast", b"a\n\xc3\xa4\n"):
         port, thread = serve_once(data)
         run_job(lines_job(), {"lines": f"socket://127.0.0.1:{port}", "counts": f"jsonl:{tmp_path}/counts"})

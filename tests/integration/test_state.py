@@ -273,7 +273,7 @@ def visits_job(function: ps.ProcessFunction, step: str = "count") -> ps.Job:
 def test_a_changed_job_takes_its_state_over_or_is_refused(
     spark: SparkSession, run_job: RunJob, tmp_path: Path
 ) -> None:
-    """In place and from a savepoint: renamed and new states; what does not fit is told before any data is read."""
+    """In place and from a savepoint: renamed and new states; what does not fit is refused before any data is read."""
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     bindings = {"visits": f"jsonl:{tmp_path / 'visits'}", "totals": f"jsonl:{tmp_path / 'totals'}"}
     write_lines(tmp_path / "visits", "1.jsonl", [{"user": "ann", "pages": 3}, {"user": "bob", "pages": 1}])

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from integration_support import RunJob, read_lines
+from integration_support import RunJob, kept_cuts, read_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.machine.kafka_broker import KafkaBroker
-from penstock.runtime.cuts import read_cuts
 
 RECORDS, RECORD_BYTES = 120, 2000
 MAX_BYTES = 40 * RECORD_BYTES
@@ -46,9 +45,9 @@ def test_micro_batches_of_a_topic_have_a_bound_in_bytes(
     taken: list[list[int]] = []
     for run in range(2):
         produce(kafka, topic, range(run * RECORDS, (run + 1) * RECORDS))
-        before = len(read_cuts(tmp_path / "checkpoint")) if run else 0
+        before = len(kept_cuts(tmp_path / "checkpoint")) if run else 0
         run_job(text_job(), bindings)
-        ends = [cut.ends["texts"] for cut in read_cuts(tmp_path / "checkpoint")]
+        ends = [cut.ends["texts"] for cut in kept_cuts(tmp_path / "checkpoint")]
         read = [sum(end.values()) if isinstance(end, dict) else end for end in ends]
         taken.append([to - since for since, to in itertools.pairwise([0, *read])][before:])
     numbers = sorted(record["number"] for record in read_lines(tmp_path / "out"))

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from integration_support import RunJob
 from kept_numbers import keep_job, write_numbers
+from secured_broker import SecuredBroker
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import BindingError, ExternalSystemError
-from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sources.stored_topics import TOPIC_FILES
 
 
 def test_a_job_logs_in(
-    run_job: RunJob, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_job: RunJob, kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its source and its sink; the password is in no file of the checkpoint, and a wrong or missing one is reported."""
     numbers, kept = (f"login-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out"))

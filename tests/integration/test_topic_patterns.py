@@ -62,7 +62,7 @@ def found_places(folder: Path) -> list[tuple[int, str, int]]:
 def test_a_topic_that_appears_is_read(
     spark: SparkSession, kafka: KafkaBroker, prefix: str, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    """From its beginning, without a restart; after one the job goes on in all topics."""
+    """From its beginning, without a restart; after one the job continues in all topics."""
     # Jobs of one session have files of different names.
     code = tmp_path / f"patterns_{next(iter(mode))}.py"
     code.write_text(

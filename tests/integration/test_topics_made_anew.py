@@ -148,7 +148,7 @@ def begin(
 def test_a_topic_without_an_id_is_still_refused_when_it_is_too_short(
     kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers before 2.8 give none, which the user is told."""
+    """Brokers before 2.8 give none; a warning says so."""
     write_numbers(kafka, topic, range(3))
     monkeypatch.setattr("penstock.sources.topic_identity._id_of", lambda _: "")
     told = begin(kafka, topic, tmp_path, None)

@@ -68,7 +68,7 @@ class _AmazonServer(LocalServer):
         self.signal(signal.SIGKILL)
 
     def stand_still(self, still: bool) -> None:
-        """Let the server stand still, or go on."""
+        """Let the server stand still, or continue."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
 

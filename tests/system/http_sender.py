@@ -1,4 +1,4 @@
-"""Clients of an HTTP receiver, which go on while it is killed and started again."""
+"""Clients of an HTTP receiver, which continue while it is killed and started again."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from file_feed import SENSORS, FileFeed
 from lake_tables import count_of, iceberg_binding, lake_sink, lake_uri, records_of
 
 from penstock.jobs.settings import RunSettings
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.records.schemas import record_type
 
 __all__ = ["Feed", "LakeFeed"]
@@ -63,5 +63,5 @@ class LakeFeed(Feed):
         if self.lake == "delta":
             write_deltalake(self._source / "table", rows, mode="append")
         else:
-            existing_table(iceberg_binding(self._source)).append(rows)
+            open_existing_table(iceberg_binding(self._source)).append(rows)
         self.files += 1

@@ -26,7 +26,7 @@ from job_process import PATIENCE_S, await_true, kill, processes_of, workers_amon
 from reliability import Injected
 from rooms import read_folder, write_file
 
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
@@ -95,9 +95,8 @@ class Load:
     def check(self, checkpoint: Path) -> None:
         """Each command and each reading once, in receipts and outputs, and the sums are those of plain Python."""
         histories: dict[str, list[str]] = {}
-        for _, receipts in read_receipts(checkpoint):
-            for receipt in receipts:
-                histories.setdefault(receipt.id, []).append(receipt.status)
+        for receipt in NewReceipts(checkpoint, from_start=True).read():
+            histories.setdefault(receipt.id, []).append(receipt.status)
         assert histories == {
             c["id"]: ["ACCEPTED", "VALIDATED", "DEGRADED" if c["payload"] < 0 else "APPLIED"]
             for c in self.commands
@@ -384,7 +383,7 @@ class Arena:
         kill(pid, signal.SIGKILL)
 
     def stop_leader(self) -> None:
-        """The leader stands still until another leads, and goes on."""
+        """The leader stands still until another leads, and continues."""
         self.injected.add("leader that stands still beyond its lease")
         await_true(lambda: self.leader() is not None, self.log)
         leader, before = self.leader(), len(self._leads)
@@ -395,7 +394,7 @@ class Arena:
         self.results.stopped["manager"] += 1
 
     def stop_driver(self) -> None:
-        """All processes of a job stand still for some seconds, and go on."""
+        """All processes of a job stand still for some seconds, and continue."""
         job_id = self.chance.choice(sorted(self.loads))
         driver = self.driver(job_id)
         if driver is None:
@@ -430,7 +429,7 @@ class Arena:
         assert self.results.healthy_after_last_kill_s < within_s
 
     def cancel_and_continue(self) -> None:
-        """A job is canceled while it has to work; another goes on with its checkpoint."""
+        """A job is canceled while it has to work; another continues with its checkpoint."""
         job_id = self.chance.choice(sorted(self.loads))
         begun_s = time.monotonic()
         self.service.cancel(job_id, "ann")

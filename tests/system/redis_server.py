@@ -81,7 +81,7 @@ class RedisServer:
             self._server = None
 
     def signal(self, what: int) -> None:
-        """Stop the server, or let it go on."""
+        """Stop the server, or let it continue."""
         assert self._server is not None
         self._server.send_signal(what)
 

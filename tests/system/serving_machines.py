@@ -76,7 +76,7 @@ class Machine:
         return (self._root / f"{self.name}.log").read_text()[-3000:]
 
     def signal(self, number: int) -> None:
-        """To the server and its drivers: their machine stands still, or goes on, or is gone."""
+        """To the server and its drivers: their machine stands still, or continues, or is gone."""
         for pid in processes_of(self._tag):
             kill(pid, number)
 
@@ -93,7 +93,7 @@ class Machine:
         self.end()
 
     def end(self) -> None:
-        """End the server; its drivers go on."""
+        """End the server; its drivers continue."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None

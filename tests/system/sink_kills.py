@@ -109,7 +109,7 @@ def interrupt_briefly(server: Server) -> None:
 
 
 def await_progress(job: JobProcess, count: Callable[[], int], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a run has counted more, and goes on."""
+    """Wait until a run has counted more, and continues."""
     before = count()
     await_true(lambda: not job.running or count() > before, lambda: job.err, timeout_s)
     assert job.running, job.err

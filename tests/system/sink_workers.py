@@ -78,7 +78,7 @@ class Worker:
                 )
 
     def send(self, task: Any) -> Callable[[], None]:
-        """Send all that a task of a transaction has, but do not commit it; gives what goes on from there."""
+        """Send all that a task of a transaction has, but do not commit it; gives what continues from there."""
         sent, goes_on = threading.Event(), threading.Event()
         failures: list[BaseException] = []
         with self._turn():

@@ -2,7 +2,7 @@
 
 The variable PENSTOCK_TEST_STAND names a folder. A file there that is called like a moment has the job stand when it
 comes to that: `first` and `second` are the sinks, behind their part of the micro-batch; `first-0` is the sink partition
-0 of a Kafka sink, while others go on; `counts` is behind all that the driver writes before Spark commits.
+0 of a Kafka sink, while others continue; `counts` is behind all that the driver writes before Spark commits.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_a_killed_receiver_goes_on_after_its_last_record(kinesis: KinesisServer,
 
 
 def test_the_server_may_be_away(tmp_path: Path) -> None:
-    """The receiver goes on by itself when the server is back."""
+    """The receiver continues by itself when the server is back."""
     (tmp_path / "server").mkdir()
     with KinesisServer(tmp_path / "server") as server:
         name = server.create("away")
@@ -141,7 +141,7 @@ def test_the_server_may_be_away(tmp_path: Path) -> None:
 def test_records_that_may_be_deleted_are_an_error(
     kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the clock of the server says; with missing=skip the stream goes on at the oldest that is left."""
+    """As the clock of the server says; with missing=skip the stream continues at the oldest that is left."""
     name = kinesis.create("expired")
     kinesis.put(name, numbered(range(10)))
     receive(tmp_path, kinesis.uri(name))

@@ -56,7 +56,7 @@ def hits_of(managed: Managed) -> int:
 
 
 def check(sent: int, received: list[Record]) -> None:
-    """Each hit came once, with counts that go on or, of what has expired, begin anew; each timer was called once."""
+    """Each hit came once, with counts that continue or, of what has expired, begin anew; each timer was called once."""
     assert Counter(one["number"] for one in received if not one["called"]) == Counter(range(sent))
     assert Counter(one["number"] for one in received if one["called"]) == Counter(range(sent))
     for page in ("page-0", "page-1"):

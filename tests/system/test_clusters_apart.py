@@ -80,7 +80,7 @@ def test_a_job_of_a_cluster_goes_on_with_all_tasks_on_one_machine_and_back(apart
 def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
     apart: Apart, more: tuple[str, ...]
 ) -> None:
-    """A driver is suspended while its executors go on; another one takes over, and the first one wakes up."""
+    """A driver is suspended while its executors continue; another one takes over, and the first one wakes up."""
     feed = apart.feed
     with noting(SUITE, "-k zombie_driver_of_a_cluster") as injected:
         with apart.job(*more) as zombie:
@@ -203,7 +203,7 @@ spark:
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_server_manages_a_job_whose_machines_share_only_a_store(apart: Apart) -> None:
-    """It shows and rescales it, takes savepoints, and goes on with it after all of its machine but the home is lost."""
+    """It shows and rescales it, takes savepoints, and continues it after all of its machine but the home is lost."""
     feed = apart.feed
     settings = feed.settings(apart.folder)
     definition = DEFINITION.format(

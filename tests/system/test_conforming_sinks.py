@@ -24,11 +24,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
+from secured_broker import SecuredBroker
 from sink_workers import PARTITIONS, written
 
 from penstock.brokers import kafka_topics
 from penstock.databases import postgres_connections
-from penstock.machine.kafka_broker import KafkaBroker
 from penstock.mqtt import mqtt_connection
 from penstock.sinks.message_parts import ORIGIN_HEADER
 from penstock.testing.connectors import SinkUnderTest, StoredRecord, check_sink
@@ -126,7 +126,7 @@ def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
 
 @WHEN_RECORDING  # test_kafka_sink.py has the promises, test_files and test_webhooks the kit
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_kafka(kafka: KafkaBroker, tmp_path: Path, delivery: str) -> None:
+def test_kafka(kafka: SecuredBroker, tmp_path: Path, delivery: str) -> None:
     """Transactions, and messages with origins."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS, {"max.message.bytes": "20000"})
@@ -154,7 +154,7 @@ def test_kafka(kafka: KafkaBroker, tmp_path: Path, delivery: str) -> None:
     )
 
 
-def messages(kafka: KafkaBroker, topic: str) -> list[tuple[bytes, str | None]]:
+def messages(kafka: SecuredBroker, topic: str) -> list[tuple[bytes, str | None]]:
     """All values that readers of committed messages see, with their origins, up to the end of all that was written."""
     settings = {
         "bootstrap.servers": kafka.bootstrap,

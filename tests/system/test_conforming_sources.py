@@ -18,13 +18,13 @@ from conforming_sources import journaling, table_at
 from deltalake import write_deltalake
 from lake_tables import iceberg_binding, lake_sink, lake_uri
 from mosquitto_broker import MosquittoBroker
+from secured_broker import SecuredBroker
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import FilesBinding, KafkaBinding, SocketBinding
 from penstock.brokers import kafka_topics
 from penstock.lakes import lake_log
-from penstock.lakes.iceberg_catalog import existing_table
-from penstock.machine.kafka_broker import KafkaBroker
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.machine.local_server import free_port
 from penstock.mqtt import mqtt_connection
 from penstock.records.schemas import record_type
@@ -89,7 +89,7 @@ def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if lake == "delta":
             write_deltalake(tmp_path / "table", rows, mode="append")
         else:
-            existing_table(iceberg_binding(tmp_path)).append(rows)
+            open_existing_table(iceberg_binding(tmp_path)).append(rows)
 
     no_server = "it reads files, without a server"
     note_conformance(
@@ -110,7 +110,7 @@ def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @WHEN_RECORDING
-def test_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_kafka(kafka: SecuredBroker, tmp_path: Path) -> None:
     """A topic with two partitions."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)

@@ -24,7 +24,8 @@ from reliability import Injected, noting
 from rooms import count_records, read_folder, write_file
 
 from penstock.bindings.parse import parse_binding
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
+from penstock.control.receipts import Receipt
 from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.rabbitmq.rabbitmq_queue import check_queue
@@ -156,11 +157,14 @@ class Run:
         self.read += count
         write_file(self.root / "readings", f"{self.read:08}.jsonl", readings)
 
+    def receipts(self) -> list[Receipt]:
+        """The receipts of all commands, in order."""
+        return NewReceipts(self.root / "checkpoint", from_start=True).read()
+
     def applied(self) -> int:
         """How many commands have come to their end."""
         finals = ("APPLIED", "DEGRADED", "REJECTED")
-        checkpoint = self.root / "checkpoint"
-        return sum(r.status in finals for _, receipts in read_receipts(checkpoint) for r in receipts)
+        return sum(receipt.status in finals for receipt in self.receipts())
 
     def survive(self, victims: Sequence[str]) -> None:
         """Send commands; when some of them have been applied kill somebody at a random moment."""
@@ -228,7 +232,7 @@ class Run:
 
     def check(self) -> None:
         """Every command once: in its receipts, in what it emitted, in the sums, and in what readings saw."""
-        receipts = [r for _, found in read_receipts(self.root / "checkpoint") for r in found]
+        receipts = self.receipts()
         histories: dict[str, list[str]] = {}
         for receipt in receipts:
             histories.setdefault(receipt.id, []).append(receipt.status)

@@ -378,7 +378,7 @@ def test_a_dump_is_taken_away(place: Turnstiles, visit: Callable[..., Visitor], 
 def test_a_savepoint_is_taken_begun_with_and_deleted(
     place: Turnstiles, visit: Callable[..., Visitor]
 ) -> None:
-    """By those who may: another job goes on from it; while that is not over the savepoint stays."""
+    """By those who may: another job continues from it; while that is not over the savepoint stays."""
     page = job_page(place, visit())
     page.get_by_role("button", name="Savepoint", exact=True).click()
     with place.at_rest():

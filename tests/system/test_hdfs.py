@@ -145,7 +145,7 @@ def test_a_user_without_rights_is_told(hdfs: HdfsServer, monkeypatch: pytest.Mon
 
 
 def test_servers_that_are_away_are_waited_for_or_told(hdfs: HdfsServer) -> None:
-    """A NameNode that is killed, or frozen; a writer with patience goes on when it is back."""
+    """A NameNode that is killed, or frozen; a writer with patience continues when it is back."""
     files = folder_of(hdfs, "away")
     assert files.create("a", b"x")
     hdfs.name_node.kill()
@@ -178,7 +178,7 @@ def test_a_job_whose_checkpoint_is_on_hdfs_goes_on_from_an_empty_disk(
 
 
 def test_savepoints_and_dumps_are_on_hdfs(tmp_path: Path, spark: SparkSession, hdfs: HdfsServer) -> None:
-    """They are taken of a running job, and a new job goes on from the savepoint."""
+    """They are taken of a running job, and a new job continues from the savepoint."""
     feed = HdfsFeed(tmp_path, hdfs)
     dump = f"{feed.checkpoint}.dump"
     feed.write()

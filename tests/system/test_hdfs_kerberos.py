@@ -1,4 +1,4 @@
-"""HDFS with Kerberos: who has a ticket works there, who has none is told, and a job goes on from an empty disk."""
+"""HDFS with Kerberos: jobs with a ticket run, jobs without one are refused, and a job continues from an empty disk."""
 
 from __future__ import annotations
 

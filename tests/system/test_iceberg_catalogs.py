@@ -17,7 +17,7 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import IcebergBinding
 from penstock.errors import ExternalSystemError
 from penstock.lakes import lake_log
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.lakes.lake_log import LakeLog
 from penstock.records.schemas import record_type
@@ -55,7 +55,11 @@ def check_table(uri: str, query: str, folder: Path) -> None:
     zombie.commit(2, late[2])
     successor.commit(2, staged(successor, 2))
     assert successor.newest("line", "") == 2
-    assert sorted(existing_table(binding).scan().to_arrow().column("value").to_pylist()) == [0.0, 1.0, 2.0]
+    assert sorted(open_existing_table(binding).scan().to_arrow().column("value").to_pylist()) == [
+        0.0,
+        1.0,
+        2.0,
+    ]
     source = parse_binding("seen", f"{uri}{query}", "data")
     assert isinstance(source, IcebergBinding)
     log = LakeLog(source, folder / "seen.files")

@@ -122,7 +122,7 @@ class Topics:
 
 
 def strike(victim: str, job: JobProcess, broker: KafkaBroker, folder: Path) -> None:
-    """Kill something; a run that does not end with a sentence goes on."""
+    """Kill something; a run that does not end with a sentence continues."""
     before = newest_commit(folder)
     if victim == "broker":
         interrupt_briefly(broker)
@@ -147,7 +147,7 @@ def strike(victim: str, job: JobProcess, broker: KafkaBroker, folder: Path) -> N
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_kills_of_a_loaded_job_and_its_broker(tmp_path: Path, delivery: str, interval_ms: int) -> None:
-    """Twenty in each mode; a run that can do without what was killed goes on, and is killed then."""
+    """Twenty in each mode; a run that can do without what was killed continues, and is killed then."""
     seed = (32 if interval_ms else 31) + (0 if delivery == "exactly-once" else 2)
     chance = random.Random(seed)
     does = f"writes {delivery.replace('-', ' ')} in {'real time' if interval_ms else 'micro-batches'}"

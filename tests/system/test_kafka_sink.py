@@ -110,7 +110,7 @@ def test_partitions_of_a_batch_are_independent(kafka: KafkaBroker, topic: str, w
 def test_an_aborted_task_does_not_hold_up_consumers(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
-    """After a failure in user code the transaction is aborted, and the worker goes on with the same producer."""
+    """After a failure in user code the transaction is aborted, and the worker continues with the same producer."""
     workers[0].run(0, [b"a"])
     failed = workers[0].start(1, [b"never"])
     workers[0].send(failed)

@@ -1,4 +1,4 @@
-"""Rescalings of a managed job in which its runs are killed, as for want of memory: it goes on, and nothing is lost."""
+"""Rescaling a managed job while its runs are killed, as for want of memory: it continues, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rescales:
     def rescale(self, stations: list[str]) -> None:
         """Ask for other tasks; each run that comes to one of the stations is killed there, one station after another.
 
-        With one kill, or none, the job has the other tasks in the end. With more, it may go on as it was.
+        With one kill, or none, the job has the other tasks in the end. With more, it may continue as it was.
         """
         managed = self._managed
         managed.send()

@@ -26,7 +26,7 @@ from reliability import Injected, noting
 from rooms import read_folder
 from safetensors.numpy import save
 
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.models.library import MODELS, is_examined_content
 
 JOB = Path(__file__).with_name("hanging_model_job.py")
@@ -90,8 +90,7 @@ class Payments:
             return []
         return [
             (one.kind, one.status, one.issued_by)
-            for _, some in read_receipts(self.checkpoint)
-            for one in some
+            for one in NewReceipts(self.checkpoint, from_start=True).read()
         ]
 
     def command(self, kind: str, version: str, **more: Any) -> None:

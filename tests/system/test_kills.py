@@ -224,7 +224,7 @@ class Run:
         kill(self._random.choice(sorted(found)), signal.SIGKILL)
 
     def _check_end(self, job: JobProcess, victim: Victim) -> None:
-        """The job ends with a sentence, or, when it can do without what was killed, goes on and is stopped."""
+        """The job ends with a sentence, or, when it can do without what was killed, continues and is stopped."""
         before = max(numbered(self.checkpoint / "commits"), default=-1)
         await_true(
             lambda: not job.running or max(numbered(self.checkpoint / "commits"), default=-1) > before + 3,

@@ -25,7 +25,7 @@ VICTIMS = {"driver": 7, "JVM": 7, "worker": 6}
 # One lake is written and the other is read here; `make chaos` has both ways of both.
 @pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.chaos)])
 def test_a_job_writes_each_output_once_in_both_modes(tmp_path: Path, spark: SparkSession, lake: str) -> None:
-    """It goes on from the checkpoint, in real time after micro-batches, while the table is compacted."""
+    """It continues from the checkpoint, in real time after micro-batches, while the table is compacted."""
     feed = Feed(tmp_path, lake)
     for interval_ms in (0, 1000):
         feed.write()

@@ -21,7 +21,7 @@ from sink_kills import BUSY_S, KilledSink, interrupt_briefly, victims
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import IcebergBinding
 from penstock.jobs.settings import RunSettings
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 
 JOB = Path(__file__).parent / "changing_hits.sql"
 # How often each is killed.
@@ -70,7 +70,7 @@ class UpsertFeed(Feed):
         else:
             binding = parse_binding("seen", self.uri, "sink")
             assert isinstance(binding, IcebergBinding)
-            table = existing_table(binding)
+            table = open_existing_table(binding)
             for snapshot in table.snapshots():
                 yield table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
 

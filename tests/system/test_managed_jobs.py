@@ -28,7 +28,7 @@ def managed(tmp_path: Path) -> Iterator[Managed]:
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_jobs_outlive_kills_of_drivers_and_managers(managed: Managed) -> None:
-    """A driver is started again, by the next manager too, which goes on with the drivers of the last; then a cancel.
+    """A driver is started again, by the next manager too, which continues with the drivers of the last; then a cancel.
 
     `test_a_kill` is what `make test` has of it on Spark; unit/server/manager/test_changing_managers.py has each of
     its stations.

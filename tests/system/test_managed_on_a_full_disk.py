@@ -1,4 +1,4 @@
-"""A managed job whose folder is on a disk that fills: it goes on by itself when there is room, and nothing is lost."""
+"""A managed job whose folder is on a disk that fills: it continues by itself when there is room; nothing is lost."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Losses:
         self._injected = injected
 
     def stand_still(self) -> None:
-        """The leader's machine stands still, and comes back while another goes on."""
+        """The leader's machine stands still, and comes back while another continues."""
         self._injected.add("machine of the leader that stands still beyond all leases")
         leader, other = self._apart.pair()
         leader.signal(signal.SIGSTOP)

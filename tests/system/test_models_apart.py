@@ -28,7 +28,7 @@ from safetensors.numpy import save
 from sink_kills import kill_process
 
 import penstock as ps
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.jobs.settings import RunSettings
 from penstock.models.library import MODELS, is_examined_content
@@ -97,7 +97,7 @@ class Scored:
     def receipts(self) -> list[Any]:
         """All receipts, as the driver's disk has them: none without a driver."""
         try:
-            return [one for _, some in read_receipts(self.folder or Path("none")) for one in some]
+            return list(NewReceipts(self.folder or Path("none"), from_start=True).read())
         except (OSError, CheckpointError):
             return []
 

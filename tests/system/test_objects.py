@@ -344,7 +344,7 @@ def test_settings_come_from_an_object(
 def test_servers_that_share_a_bucket_have_one_order_of_transactions(
     s3: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
-    """However they come, one leads, and who has slept while changes were removed goes on behind the newest one."""
+    """However they come, one leads, and who has slept while changes were removed continues after the newest one."""
     s3.put("servers", "there", b"")
     place = place_of_home("s3://servers/one")
 

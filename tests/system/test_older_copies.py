@@ -81,7 +81,7 @@ class Restored:
 
 
 def go_back(job: Restored, random_: random.Random) -> None:
-    """Let the checkpoint forget some micro-batches: the job is refused, and goes on with new outputs."""
+    """Let the checkpoint forget some micro-batches: the job is refused, and continues with new outputs."""
     job.run(job.send(random_.randint(5, 30)))
     job.copy()
     forgotten = job.send(random_.randint(5, 30))
@@ -98,7 +98,7 @@ def go_back(job: Restored, random_: random.Random) -> None:
 
 
 def go_on(job: Restored, random_: random.Random) -> None:
-    """Put a copy back that is as far as the sinks: the job just goes on."""
+    """Put a copy back that is as far as the sinks: the job just continues."""
     job.run(job.send(random_.randint(5, 30)))
     job.copy()
     job.put_back()

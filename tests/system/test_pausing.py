@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from reliability import noting
 from rooms import Record, count_records, read_folder, write_file
 
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
-from penstock.runtime.cuts import read_cuts
+from penstock.runtime.cuts import newest_batch, read_cut
 from topics import produce
 
 JOB = Path(__file__).with_name("counting_job.py")
@@ -32,7 +32,7 @@ Job = JobProcess | JobInSession
 def test_a_paused_step_stops_its_sources_and_loses_nothing(
     tmp_path: Path, kafka: KafkaBroker, spark: SparkSession
 ) -> None:
-    """Commands go on meanwhile."""
+    """Commands continue meanwhile."""
     pause_and_resume(TopicOfReadings(kafka), tmp_path, spark, kills=False)
 
 
@@ -121,8 +121,8 @@ class Pausable:
         assert self._is_applied(name), job.err
 
     def _is_applied(self, name: str) -> bool:
-        receipts = [r for _, found in read_receipts(self._checkpoint) for r in found]
-        return any(r.id == name and r.status == "APPLIED" for r in receipts)
+        receipts = NewReceipts(self._checkpoint, from_start=True).read(name)
+        return any(receipt.status == "APPLIED" for receipt in receipts)
 
     def add(self, job: Job, amount: int) -> None:
         self.command(job, "add", target={"key": 3}, payload=amount)
@@ -135,7 +135,8 @@ class Pausable:
 
     def read(self) -> int:
         """How many readings are in a micro-batch by now."""
-        return self._readings.count(read_cuts(self._checkpoint)[-1].ends["readings"])
+        cut = read_cut(self._checkpoint, newest_batch(self._checkpoint / "offsets"))
+        return self._readings.count(cut.ends["readings"])
 
     def await_standstill(self, job: Job) -> int:
         """Wait until a micro-batch takes no readings, of which some wait; gives how many were read."""

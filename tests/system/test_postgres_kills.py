@@ -143,7 +143,7 @@ class UpsertFeed(Feed):
 def test_a_job_reads_and_writes_each_row_once_in_both_modes(
     tmp_path: Path, spark: SparkSession, postgres: PostgresServer
 ) -> None:
-    """It goes on from the checkpoint, in real time after micro-batches; no secret is in the checkpoint.
+    """It continues from the checkpoint, in real time after micro-batches; no secret is in the checkpoint.
 
     What does not fit the stream's schema, and what the table refuses, is a dead letter. Commands come from a table too.
     """

@@ -372,7 +372,7 @@ def _stand_still(sink: PostgresSink, ready: Connection) -> None:
 
 
 def test_a_task_that_stands_still_keeps_nobody_waiting(tables: Tables) -> None:
-    """Its session holds the rows that the next attempt writes; when it goes on, it writes nothing."""
+    """Its session holds the rows that the next attempt writes; when it continues, it writes nothing."""
     sink = tables.sink(upsert_by="sensor")
     here, there = multiprocessing.Pipe()
     stale = multiprocessing.get_context("spawn").Process(target=_stand_still, args=(sink, there))

@@ -42,7 +42,7 @@ class TestPostgresql(StoreCases):
     def test_a_store_that_was_gone_is_used_again(
         self, url: str, store: Store, postgres: PostgresServer
     ) -> None:
-        """While the server is down, each use says so without the password; then all goes on."""
+        """While the server is down, each use says so without the password; then all continues."""
         store.submit(new_job(), asks())
         postgres.kill()
         try:

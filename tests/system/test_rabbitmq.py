@@ -214,7 +214,7 @@ def survive(
 
 
 def test_kills_at_random_moments_cost_nothing(node: RabbitNode, tmp_path: Path) -> None:
-    """Kill -9 of the broker while messages flow: the same receivers go on."""
+    """Kill -9 of the broker while messages flow: the same receivers continue."""
     survive(node, tmp_path, "few-kills", ["broker"])
 
 

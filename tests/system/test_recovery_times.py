@@ -84,7 +84,7 @@ class Recovery:
                 ),
                 self._served.log,
             )
-            # Between two intervals no task of Spark fails with a worker, and the run goes on with new engines.
+            # Between two intervals no task of Spark fails with a worker, and the run continues with new engines.
             if self._run > run:
                 return killed_s
 

@@ -228,7 +228,7 @@ def test_an_older_attempt_writes_nothing_more(server: RedisServer, redis: Any) -
 
 
 def test_random_attempts_end_at_the_last_values(server: RedisServer, redis: Any) -> None:
-    """Tasks that end anywhere or go on beside later ones, in runs that repeat the last micro-batch."""
+    """Tasks that end anywhere or continue beside later ones, in runs that repeat the last micro-batch."""
     chance = random.Random(4)
     sink, expected, attempt, refused = opened(server), {}, 0, 0
     zombies: list[tuple[RejectingTask, list[pa.RecordBatch]]] = []

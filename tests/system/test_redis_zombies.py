@@ -1,4 +1,4 @@
-"""Writers of Redis that are killed, stand still and go on: each key keeps the value of the newest micro-batch."""
+"""Writers of Redis that are killed, stand still and continue: each key keeps the value of the newest micro-batch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Writers:
         assert not wrong
 
     def end_zombie(self, zombie: subprocess.Popen[bytes]) -> None:
-        """Let a stopped writer go on, which writes nothing more and ends."""
+        """Let a stopped writer continue, which writes nothing more and ends."""
         zombie.send_signal(signal.SIGCONT)
         assert zombie.wait(60) != 0
         assert "a later run of the job writes to the keys" in (self._folder / "errors").read_text()[-500:]

@@ -164,7 +164,7 @@ def test_a_job_is_rescaled_dumped_and_carried_over(tmp_path: Path, spark: SparkS
 
 @pytest.mark.chaos
 def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark: SparkSession) -> None:
-    """As above; the JVM is killed behind the dump, and the next run goes on."""
+    """As above; the JVM is killed behind the dump, and the next run continues."""
     hits = Hits(tmp_path)
     hits.feed(2)
     with JobProcess(run_arguments(JOB, hits.settings("one")), tmp_path) as process:

@@ -100,7 +100,7 @@ def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
 
     send(served, 98, 97, 101)
     penstock(served, "submit", "tallies", "--name", "second", "--from-savepoint", savepoint)
-    # It goes on with what the first one knew.
+    # It continues with what the first one knew.
     await_true(lambda: hits(served) == 12, served.log)
     begun_s = time.monotonic()
     penstock(served, "cancel", "second")

@@ -1,7 +1,7 @@
 """A job on Spark under two servers whose machines share only an object store, which also elects the one that leads.
 
 Each machine has a disk that the other does not see. The leader is killed, then its driver, then the machine of the
-leader is lost with its disk: the other server takes over, and the job goes on. Each count comes out once.
+leader is lost with its disk: the other server takes over, and the job continues. Each count comes out once.
 """
 
 from __future__ import annotations

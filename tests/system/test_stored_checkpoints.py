@@ -1,4 +1,4 @@
-"""Checkpoints on an object store: a job goes on from an empty disk, and what was believed dead commits nothing."""
+"""Checkpoints on an object store: a job continues from an empty disk, and what was believed dead commits nothing."""
 
 from __future__ import annotations
 

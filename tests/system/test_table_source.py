@@ -100,7 +100,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def test_rows_come_in_order_once(tables: Tables, tmp_path: Path) -> None:
-    """Page by page, also those that come while it polls; a restart goes on after the last row."""
+    """Page by page, also those that come while it polls; a restart continues after the last row."""
     tables.insert(0, 2_500)
     uri = tables.uri(max_records_per_poll=1_000)
     receive(tmp_path, uri)
@@ -320,7 +320,7 @@ def test_what_is_wrong_is_told(tables: Tables, table: str, by: str, fields: str,
 
 
 def test_rights_and_places_are_checked(tables: Tables, tmp_path: Path) -> None:
-    """By doctor too; and a checkpoint does not go on in another order."""
+    """By doctor too; and a checkpoint does not continue in another order."""
     reader = f"reader_{tables.schema}"
     tables.execute(
         f"CREATE ROLE {reader} LOGIN PASSWORD 'r'; GRANT USAGE ON SCHEMA {tables.schema} TO {reader}"

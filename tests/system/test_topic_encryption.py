@@ -13,13 +13,13 @@ from certificates import Authority
 from job_in_session import JobInSession
 from job_process import cli
 from pyspark.sql import SparkSession
+from secured_broker import BrokerCertificates, SecuredBroker
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import ExternalSystemError
 from penstock.jobs.settings import RunSettings
-from penstock.machine.kafka_broker import BrokerCertificates, KafkaBroker
 from topics import produce, read_topic
 
 JOB = Path(__file__).with_name("thermostat_job.py")
@@ -32,7 +32,7 @@ LOGIN = "security.protocol=SASL_SSL&sasl.mechanisms=PLAIN&sasl.username=ann"
 class Place:
     """A broker, and the files that its clients have."""
 
-    kafka: KafkaBroker
+    kafka: SecuredBroker
     authority: Path
     other_authority: Path
     certificate: Path
@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     own.write_text(key.read_text() + certificate.read_text() + authority.certificate.read_text())
     shown = authority.sign("job", password=KEY_PASSWORD)
     certificates = BrokerCertificates(own, authority.certificate)
-    with KafkaBroker(users={"ann": PASSWORD}, certificates=certificates) as kafka:
+    with SecuredBroker({"ann": PASSWORD}, certificates) as kafka:
         for mode in ("session", *MODES):
             for stream in ("readings", "settings", "heaters", "protocol"):
                 kafka.create_topic(f"{stream}-{mode}")

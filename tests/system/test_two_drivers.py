@@ -155,7 +155,7 @@ def check_another_is_refused(feed: Feed, folder: Path) -> None:
 def check_the_first_commits_nothing(
     feed: Feed, first: JobProcess, family: Sequence[int], second: JobInSession
 ) -> None:
-    """The first, which stood still while the second took over, goes on: it ends, and what is written stays."""
+    """The first, which stood still while the second took over, continues: it ends, and what is written stays."""
     feed.await_files(second, feed.files)
     await_true(lambda: batches(feed, "commits") == batches(feed, "offsets"), lambda: second.err)
     written = outputs(feed)
@@ -178,7 +178,7 @@ def feed_until(feed: Feed, stop: threading.Event) -> None:
 
 
 def take_over(feed: Feed, folder: Path, chance: random.Random, injected: Injected, rounds: int) -> None:
-    """One run after the other loses the checkpoint: while it stands still and goes on later, or while it works."""
+    """One run after the other loses the checkpoint: while it stands still and continues later, or while it works."""
     with contextlib.ExitStack() as runs:
         job = runs.enter_context(JobProcess(feed.arguments, folder))
         feed.await_files(job, feed.files)

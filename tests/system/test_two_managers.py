@@ -240,7 +240,7 @@ class Leases:
         self._killed: dict[str, int] = dict.fromkeys(self._jobs, 0)
 
     def stand_still(self) -> None:
-        """The leader stands still until the other has done what is to be done, and goes on while that works."""
+        """The leader stands still until the other has done what is to be done, and continues while that works."""
         leader, other = self._two.pair()
         before = len(self._two.leads())
         self._injected.add("leader that stands still beyond its lease")

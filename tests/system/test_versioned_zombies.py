@@ -1,4 +1,4 @@
-"""Writers of Cassandra and OpenSearch that are killed, stand still and go on: each key keeps its newest value."""
+"""Writers of Cassandra and OpenSearch that are killed, stand still and continue: each key keeps its newest value."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Writers:
         assert not wrong
 
     def end_zombie(self, zombie: subprocess.Popen[bytes]) -> None:
-        """Let a stopped writer go on, which may still write, and finds that it has lost the checkpoint."""
+        """Let a stopped writer continue, which may still write, and finds that it has lost the checkpoint."""
         zombie.send_signal(signal.SIGCONT)
         assert zombie.wait(PATIENCE_S) != 0
         assert "Another run has taken over the checkpoint" in (self._folder / "errors").read_text()[-1500:]

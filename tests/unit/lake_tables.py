@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import IcebergBinding
 from penstock.jobs.job_sinks import open_sink
-from penstock.lakes.iceberg_catalog import existing_table, open_table
+from penstock.lakes.iceberg_catalog import open_existing_table, open_table
 from penstock.records.types import RecordType
 from penstock.sinks.base import Sink
 
@@ -51,5 +51,5 @@ def count_of(lake: str, folder: Path) -> int:
 def records_of(lake: str, folder: Path) -> pa.Table:
     """What a reader sees, which is not penstock."""
     if lake == "iceberg":
-        return existing_table(iceberg_binding(folder)).scan().to_arrow()
+        return open_existing_table(iceberg_binding(folder)).scan().to_arrow()
     return DeltaTable(folder / "table").to_pyarrow_table()

@@ -1,4 +1,4 @@
-"""One Kafka broker for all processes of a test session, since a start costs 5 CPU-seconds, and an idle broker goes on.
+"""One Kafka broker for all processes of a test session: a start costs 5 CPU-seconds, and an idle broker keeps costing.
 
 The process that hands out tests listens on a socket. It starts the broker when the first process that runs tests asks
 for it, in a process of its own that ends with it.
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
-from penstock.machine.kafka_broker import KafkaBroker
+from secured_broker import SecuredBroker
 
 __all__ = ["USERS", "BrokerOfSession", "broker_at"]
 
@@ -64,7 +64,7 @@ class BrokerOfSession:
         self._addresses = self._process.stdout.readline().strip()
 
 
-class _BrokerElsewhere(KafkaBroker):
+class _BrokerElsewhere(SecuredBroker):
     """A broker that runs in another process, which alone may stop it."""
 
     def __init__(self, bootstrap: str, secured: str) -> None:
@@ -82,10 +82,10 @@ class _BrokerElsewhere(KafkaBroker):
 
 
 @contextmanager
-def broker_at(address: str | None) -> Iterator[KafkaBroker]:
+def broker_at(address: str | None) -> Iterator[SecuredBroker]:
     """Return the broker of a session, or without an address one that ends with the block."""
     if address is None:
-        with KafkaBroker(users=USERS) as own:
+        with SecuredBroker(USERS) as own:
             yield own
         return
     with Client(address, "AF_UNIX") as connection:
@@ -96,7 +96,7 @@ def broker_at(address: str | None) -> Iterator[KafkaBroker]:
 
 def _main() -> None:
     """Run a broker until whoever has started this process is gone."""
-    with KafkaBroker(users=USERS) as broker:
+    with SecuredBroker(USERS) as broker:
         print(broker.bootstrap, broker.secured, flush=True)
         sys.stdin.read()
 

@@ -172,7 +172,7 @@ def _normal(value: Any) -> str:
 
 
 def last() -> dict[str, dict[str, Any]]:
-    """A record of each stream, of another room and long after all others, which the watermark goes on to."""
+    """A record of each stream, of another room and long after all others, to which the watermark advances."""
     seen = BEGUN + dt.timedelta(days=1)
     return {name: {**records[0], "id": 1000, "room": "z", "seen": seen} for name, records in data().items()}
 

@@ -99,7 +99,7 @@ class StoreCases:
     # Looking
 
     def test_jobs_come_in_parts(self, store: Store, clock: Clock, leader: int) -> None:
-        """Newest first, by their ids where they are as new; each part goes on behind a job, also one that is gone."""
+        """Newest first, by their ids where they are as new; each part continues after a job, also one that is gone."""
         for number, name in enumerate(("d", "c", "b", "a")):
             clock.ms += number // 2
             store.submit(new_job(name), asks())
@@ -258,7 +258,7 @@ class StoreCases:
         assert not store.has_run("/checkpoints/two")
 
     def test_signals_are_recorded_until_the_next_run(self, store: Store, clock: Clock, leader: int) -> None:
-        """So that a grace goes on when another manager takes over."""
+        """So that a grace continues when another manager takes over."""
         store.submit(new_job(), asks())
         job = become(store, leader, "job-one", JobStatus.STARTING, JobStatus.STOPPING)
         job = store.record(leader, job, Decision(signals=True))
@@ -306,7 +306,7 @@ class StoreCases:
     # Leading
 
     def test_one_leads_until_its_lease_ends(self, store: Store, clock: Clock) -> None:
-        """It may go on as long as it asks in time; who resigns gives way at once."""
+        """It leads as long as it asks in time; a manager that resigns gives way at once."""
         assert store.lead("a", LEASE_MS) == 1
         assert store.lead("b", LEASE_MS) is None
         assert store.lead("a", LEASE_MS) == 1

@@ -55,13 +55,13 @@ def test_names_come_from_where_type_checkers_find_them() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """A name that is misspelt is told as of any other module."""
+    """A misspelt name raises the error that any other module raises."""
     with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'Jub'"):
         getattr(ps, "Jub")  # noqa: B009  # mypy would find it
 
 
 def test_penstock_alone_loads_little() -> None:
-    """Who imports a module of penstock pays for that module, and not for all public names, Arrow and NumPy."""
+    """Importing a module of penstock loads that module, and not all public names, Arrow and NumPy."""
     script = "import sys, penstock; print([name for name in ('numpy', 'pyarrow') if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -196,7 +196,7 @@ def test_the_parts_of_the_guide_do_what_they_say(guide: dict[str, Any]) -> None:
 
 
 def test_the_assigner_of_the_guide_has_a_setting(guide: dict[str, Any]) -> None:
-    """Windows that are open when it changes go on; one that cannot be is refused."""
+    """Windows that are open when it changes continue; one that cannot be is refused."""
     job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
     pages.window(guide["Shifts"]("1h")).aggregate("views", guide["Views"]()).sink_to("views")
     shop = Shop(guide, job)

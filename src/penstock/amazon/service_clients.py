@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.bindings.amazon_types import AmazonPlace, DynamoBinding, KinesisBinding
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.errors import BindingError
 
-__all__ = ["DYNAMODB", "KINESIS", "Service", "kept_client"]
+__all__ = ["DYNAMODB", "KINESIS", "Service", "get_client"]
 
 _CONNECT_S: Final = 10
 # Of a server that stands still nothing comes back; then the request fails.
@@ -37,7 +37,7 @@ DYNAMODB: Final = Service("dynamodb", "DynamoDB")
 _kept: Final[dict[tuple[Any, ...], Any]] = {}
 
 
-def kept_client(binding: KinesisBinding | DynamoBinding) -> Any:
+def get_client(binding: KinesisBinding | DynamoBinding) -> Any:
     """Return the client of a binding in this process, which any thread may use. It connects when it is used.
 
     Raises BindingError when botocore is missing, or no region is known.
@@ -61,7 +61,7 @@ def _client(stream: str, service: Service, place: AmazonPlace) -> Any:
             f"Stream {stream!r}: {service.name} needs botocore, which is not installed. Install it: "
             f"pip install '{service.extra}'."
         ) from None
-    login = resolved_settings(stream, place.login)
+    login = resolve_settings(stream, place.login)
     config = Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_ANSWER_S,

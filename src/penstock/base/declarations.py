@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-__all__ = ["declared_in"]
+__all__ = ["find_declarations"]
 
 T = TypeVar("T")
 
 
-def declared_in(owner: type, kind: type[T]) -> dict[str, T]:
+def find_declarations(owner: type, kind: type[T]) -> dict[str, T]:
     """Return the attributes of one kind in the body of a class, by name, those of its base classes first."""
     found: dict[str, T] = {}
     for cls in reversed(owner.__mro__):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["bytes_text", "counted", "limits_text"]
+__all__ = ["format_bytes", "format_count", "format_limits"]
 
 
-def bytes_text(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Format a size in bytes with a readable unit.
 
-    >>> bytes_text(0), bytes_text(1536), bytes_text(5 << 30)
+    >>> format_bytes(0), format_bytes(1536), format_bytes(5 << 30)
     ('0 B', '1.5 KiB', '5.0 GiB')
     """
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -20,21 +20,22 @@ def bytes_text(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def counted(count: float, units: str) -> str:
+def format_count(count: float, units: str) -> str:
     """Format a number with its unit, which is passed in the plural.
 
-    >>> counted(1, "files"), counted(1200, "records")
+    >>> format_count(1, "files"), format_count(1200, "records")
     ('1 file', '1,200 records')
     """
     return f"{count:,} {units.removesuffix('s') if count == 1 else units}"
 
 
-def limits_text(limits: Mapping[str, int]) -> str:
+def format_limits(limits: Mapping[str, int]) -> str:
     """Format the limits of a micro-batch, by unit.
 
-    >>> limits_text({"records": 2_000_000, "bytes": 256 << 20})
+    >>> format_limits({"records": 2_000_000, "bytes": 256 << 20})
     '2,000,000 records, 256.0 MiB'
     """
     return ", ".join(
-        bytes_text(limit) if unit == "bytes" else counted(limit, unit) for unit, limit in limits.items()
+        format_bytes(limit) if unit == "bytes" else format_count(limit, unit)
+        for unit, limit in limits.items()
     )

@@ -23,7 +23,7 @@ def keep_pandas_out() -> None:
     """Let pyarrow do without pandas in this process.
 
     To see whether values are those of a frame, pyarrow imports it with its first array, which takes a quarter of a
-    second. It asks once; who imports pandas later gets it, but pyarrow makes no frames then.
+    second. It asks once: code that imports pandas later gets it, but pyarrow then makes no frames.
     """
     if "pandas" not in sys.modules:
         finder = _NoPandas()

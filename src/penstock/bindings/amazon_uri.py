@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from penstock.bindings.amazon_types import POLL_MS, AmazonPlace, DynamoBinding, KinesisBinding
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import JOURNAL_BYTES
 from penstock.bindings.uri_parts import UriParts, split_authority
 
@@ -44,7 +44,7 @@ def parse_kinesis(uri: UriParts) -> KinesisBinding:
         raise ValueError(f"origin=true adds a field to JSON, so it does not go with format={form}")
     return KinesisBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         name=name,
         place=_place(known),
         format=form,
@@ -64,7 +64,7 @@ def parse_dynamodb(uri: UriParts) -> DynamoBinding:
     known = uri.known()
     return DynamoBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         table=table,
         place=_place(known),
         deletions=known.get("deletions", "remove"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import BYTES_PER_BATCH, EXPANDED_BYTES, CsvDialect, FilesBinding
 from penstock.bindings.uri_parts import UriParts
 
@@ -16,7 +16,7 @@ def files_binding(uri: UriParts, form: Any, directory: str, known: Mapping[str, 
     """Return the binding of files of a format in a place. Raises ValueError, which says what is wrong."""
     return FilesBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         format=form,
         directory=directory,
         max_files_per_batch=known.get("max_files_per_batch"),

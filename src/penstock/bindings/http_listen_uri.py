@@ -6,7 +6,7 @@ import urllib.parse
 from typing import Final
 
 from penstock.bindings.event_parts import events_of
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import HttpListenBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
 
@@ -41,7 +41,7 @@ def parse_http_listen(uri: UriParts) -> HttpListenBinding:
     numbers = ("max_request_bytes", "max_journal_bytes")
     return HttpListenBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         host=host.strip("[]"),
         port=port,
         path=slash + urllib.parse.unquote(path) or "/",

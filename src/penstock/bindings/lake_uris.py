@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.bindings.lake_types import IcebergBinding, LakeReading, PartitionRule
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.storage_parameters import BUCKET_SCHEMES
 from penstock.bindings.uri_parts import UriParts
 
@@ -52,7 +52,7 @@ def parse_iceberg(uri: UriParts) -> IcebergBinding:
     check_s3_settings(known)
     return IcebergBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         namespace=tuple(names[:-1]),
         table=names[-1],
         catalog=catalog,

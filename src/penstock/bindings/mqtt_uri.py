@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.bindings.event_parts import events_of
 from penstock.bindings.registry_parts import registry_of
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import UNACKNOWLEDGED, MqttBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
 
@@ -48,7 +48,7 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
     secret = known.get("password", password)
     return MqttBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         host=host.strip("[]"),
         port=port,
         topic=topic,

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.bindings.files_uri import files_binding
 from penstock.bindings.lake_uris import S3_VARIABLES, check_s3_settings
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import ObjectsBinding
 from penstock.bindings.uri_parts import UriParts, split_authority
 
@@ -31,7 +31,7 @@ def parse_objects(uri: UriParts) -> ObjectsBinding:
     place = f"{uri.scheme}://{bucket}/{prefix}"
     return ObjectsBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         scheme=uri.scheme,
         bucket=bucket,
         prefix=prefix,

@@ -36,7 +36,7 @@ from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.python_uri import parse_python
 from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
-from penstock.bindings.secrets import redacted, without_logins
+from penstock.bindings.secrets import redact, without_logins
 from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.storage_parameters import S3_SCHEMES
 from penstock.bindings.types import (
@@ -81,7 +81,7 @@ def split_definition(definition: str) -> tuple[str, str]:
     stream, equals, uri = definition.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][\w.-]*", stream.strip()) or not uri.strip():
         raise BindingError(
-            f"-D {redacted(definition)!r} is not of the form NAME=URI. "
+            f"-D {redact(definition)!r} is not of the form NAME=URI. "
             "Write for example -D readings=jsonl:DIR, with the stream's name from the job file."
         )
     return stream.strip(), uri.strip()
@@ -101,7 +101,7 @@ def parse_binding(stream: str, uri: str, role: Role) -> Binding:
         scheme = uri.partition(":")[0].lower()
         forms = allowed_forms(role, scheme if scheme in dict(schemes(role)) else None)
         raise BindingError(
-            f"Stream {stream!r} cannot be bound to {redacted(uri)!r}: {without_logins(str(e))}. {forms}"
+            f"Stream {stream!r} cannot be bound to {redact(uri)!r}: {without_logins(str(e))}. {forms}"
         ) from None
 
 
@@ -145,19 +145,21 @@ def _parse(stream: str, uri: str, role: Role) -> Binding:
         only = " and ".join(f"{ROLE_NAMES[r]}s" for r in known.roles)
         raise ValueError(f"{scheme}: is only for {only}, and this is a {ROLE_NAMES[role]}")
     place, _, query = rest.partition("?")
-    _check_question_mark(scheme, place, query)
-    if scheme in RABBIT_SCHEMES:
-        _check_login(place, query)
+    _check_login(scheme, place, query)
     return known.parse(UriParts(stream, uri, role, scheme, place, _query(query)))
 
 
-def _check_question_mark(scheme: str, place: str, query: str) -> None:
-    """Refuse a password with a question mark, before messages show what follows as a parameter."""
-    authority = place.removeprefix("//")
-    is_login = place.startswith("//") and ":" in authority and "/" not in authority
-    if scheme in (*WEB_SCHEMES, "http-listen") and re.search(r":[0-9]+$", authority):
-        is_login = False
-    if is_login and "@" in query:
+def _check_login(scheme: str, place: str, query: str) -> None:
+    """Refuse a password that is not escaped, before a message shows a part of it as a path or a parameter."""
+    authority, slash, path = place.removeprefix("//").partition("/")
+    if scheme in RABBIT_SCHEMES:
+        is_cut = authority.count("@") > 1 or "@" in path or "@" in query
+    else:
+        # Only a question mark ends a password here. Behind the colon of a web address is its port.
+        has_port = scheme in (*WEB_SCHEMES, "http-listen") and re.search(r":[0-9]+$", authority)
+        is_login = place.startswith("//") and ":" in authority and not slash and not has_port
+        is_cut = is_login and "@" in query
+    if is_cut:
         raise ValueError(_UNESCAPED)
 
 
@@ -167,7 +169,7 @@ def _query(text: str) -> list[tuple[str, str]]:
         name, equals, value = part.partition("=")
         name, value = urllib.parse.unquote(name), urllib.parse.unquote(value)
         if not equals or not name or not value:
-            raise ValueError(f"the parameter {redacted('?' + part)[1:]!r} must have the form name=value")
+            raise ValueError(f"the parameter {redact('?' + part)[1:]!r} must have the form name=value")
         if name in (known for known, _ in pairs):
             raise ValueError(f"the parameter {name} is given twice")
         pairs.append((name, value))
@@ -207,7 +209,7 @@ def _parse_delta(uri: UriParts) -> DeltaBinding:
     check_s3_settings(known)
     return DeltaBinding(
         uri.stream,
-        redacted(uri.uri),
+        redact(uri.uri),
         f"s3://{bucket}/{prefix}" if is_stored else _folder(uri),
         known.get("partition_by", ()),
         known.get("create_table", "true") == "true",
@@ -324,20 +326,14 @@ def _parse_socket(uri: UriParts) -> SocketBinding:
     return SocketBinding(uri.stream, uri.uri, host.strip("[]"), port)
 
 
-def _check_login(place: str, query: str) -> None:
-    """Refuse a password that is not escaped, before a part of it is mistaken for something that messages may show."""
-    authority = place.removeprefix("//").partition("/")[0]
-    if authority.count("@") > 1 or "@" in place.removeprefix("//")[len(authority) :] or "@" in query:
-        raise ValueError(_UNESCAPED)
-    if "@" not in authority:
-        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
-
-
 def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
     """Return the virtual host, and the name of the queue or stream in it."""
     authority, _, path = split_authority(uri.rest)
-    login, _, server = authority.partition("@")
+    login, at, server = authority.partition("@")
     user, colon, password = login.partition(":")
+    reference = uri.known().get("password")
+    if not at or (reference is None) == (not colon):
+        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
     host, port = parse_server(server)
     names = path.split("/")
     kind = "STREAM" if uri.scheme == "rabbitmq-stream" else "QUEUE"
@@ -348,9 +344,6 @@ def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
         raise ValueError("names of virtual hosts, queues and streams have at most 255 bytes")
     secure = uri.scheme == "amqps"
     user, password = urllib.parse.unquote(user), urllib.parse.unquote(password)
-    reference = uri.known().get("password")
-    if (reference is None) == (not colon):
-        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
     password = password if reference is None else reference
     return RabbitVirtualHost(host.strip("[]"), port, user, password, vhost, secure), name
 
@@ -365,7 +358,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
         raise ValueError(f"prefetch={prefetch} must be at most {_MAX_UNACKNOWLEDGED}")
     return QueueBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         virtual_host=virtual_host,
         queue=queue,
         format=known.get("format", "json"),
@@ -389,7 +382,7 @@ def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> Exch
         raise ValueError(f"routing keys have at most {_MAX_NAME_BYTES} bytes")
     return ExchangeBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         virtual_host=virtual_host,
         exchange="" if routing_key is None else name,
         routing_key=name if routing_key is None else routing_key,
@@ -406,7 +399,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
     known = uri.known()
     return RabbitStreamBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         virtual_host=virtual_host,
         name=name,
         format=known.get("format", "json"),

@@ -6,7 +6,7 @@ import urllib.parse
 from typing import Final
 
 from penstock.bindings.parameter import SOURCE_ROLES
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import PostgresBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
 
@@ -59,7 +59,7 @@ def parse_postgres(uri: UriParts) -> PostgresBinding:
     client |= {name: known[name] for name in ("password", "sslmode", *_TLS_FILES) if name in known}
     return PostgresBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         host=host.strip("[]"),
         port=port,
         database=found[0],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.bindings.parameters import parameters_of
-from penstock.bindings.secrets import check_reference, redacted
+from penstock.bindings.secrets import check_reference, redact
 from penstock.bindings.types import PythonBinding
 from penstock.bindings.uri_parts import UriParts
 
@@ -26,4 +26,4 @@ def parse_python(uri: UriParts) -> PythonBinding:
             continue
         check_reference(option, value)
         options[option] = value
-    return PythonBinding(uri.stream, redacted(uri.uri), module, name, options, **known)
+    return PythonBinding(uri.stream, redact(uri.uri), module, name, options, **known)

@@ -6,7 +6,7 @@ import re
 import urllib.parse
 from typing import Final
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import RedisBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
 
@@ -37,7 +37,7 @@ def parse_redis(uri: UriParts) -> RedisBinding:
     secret = known.get("password", password)
     return RedisBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         host=host.strip("[]"),
         port=port,
         database=int(database),

@@ -16,9 +16,9 @@ from penstock.errors import BindingError
 __all__ = [
     "check_reference",
     "public_uri",
-    "redacted",
-    "resolved_setting",
-    "resolved_settings",
+    "redact",
+    "resolve_setting",
+    "resolve_settings",
     "without_logins",
     "without_secrets",
 ]
@@ -36,16 +36,16 @@ _QUOTED_LOGIN: Final = re.compile(r"(['\"][^\s:'\"]*:)[^\s'\"]*@")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def redacted(uri: str) -> str:
+def redact(uri: str) -> str:
     """Return the URI with passwords and other secrets masked, for messages and logs.
 
-    >>> redacted("kafka://h:9092/t?sasl.password=abc&format=json")
+    >>> redact("kafka://h:9092/t?sasl.password=abc&format=json")
     'kafka://h:9092/t?sasl.password=***&format=json'
-    >>> redacted("kafka://h:9092/t?sasl.password=env:KAFKA_PASSWORD")
+    >>> redact("kafka://h:9092/t?sasl.password=env:KAFKA_PASSWORD")
     'kafka://h:9092/t?sasl.password=env:KAFKA_PASSWORD'
-    >>> redacted("amqp://guest:abc@h:5672/%2F/readings")
+    >>> redact("amqp://guest:abc@h:5672/%2F/readings")
     'amqp://guest:***@h:5672/%2F/readings'
-    >>> redacted("https://h/hook?header.Authorization=abc")
+    >>> redact("https://h/hook?header.Authorization=abc")
     'https://h/hook?header.Authorization=***'
     """
     # Mask up to the last @, and under any scheme, so that a mistyped URI shows no password either.
@@ -58,7 +58,7 @@ def without_secrets(text: str) -> str:
     >>> without_secrets("The broker amqp://guest:abc@h:5672/%2F/readings does not answer.")
     'The broker amqp://guest:***@h:5672/%2F/readings does not answer.'
     """
-    return _URI.sub(lambda found: redacted(found.group()), text)
+    return _URI.sub(lambda found: redact(found.group()), text)
 
 
 def without_logins(text: str) -> str:
@@ -74,7 +74,7 @@ def public_uri(binding: Binding) -> str:
     """Return the URI of a binding with secrets masked, which means the same in another working folder."""
     if isinstance(binding, FilesBinding):
         return f"{binding.format}:{urllib.parse.quote(binding.directory)}"
-    return redacted(binding.uri)
+    return redact(binding.uri)
 
 
 def check_reference(name: str, value: str) -> None:
@@ -86,20 +86,20 @@ def check_reference(name: str, value: str) -> None:
         raise ValueError(f"{name}=file:{place} must have an absolute path, such as file:/run/secrets/kafka")
 
 
-def resolved_settings(stream: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_settings(stream: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return client settings with the values that they refer to (`env:NAME`, `file:PATH`), as this process has them.
 
     Call it where a client is made, so that nothing else ever holds the values. Raises BindingError when one is missing.
     """
-    return {name: _resolved(stream, name, value) for name, value in settings.items()}
+    return {name: _resolve(stream, name, value) for name, value in settings.items()}
 
 
-def resolved_setting(stream: str, settings: Mapping[str, Any], name: str) -> Any:
+def resolve_setting(stream: str, settings: Mapping[str, Any], name: str) -> Any:
     """Return one setting likewise; None if it is not among them."""
-    return _resolved(stream, name, settings.get(name))
+    return _resolve(stream, name, settings.get(name))
 
 
-def _resolved(stream: str, name: str, value: Any) -> Any:
+def _resolve(stream: str, name: str, value: Any) -> Any:
     kind, _, place = value.partition(":") if isinstance(value, str) else ("", "", "")
     # An empty secret would be none: a token that nobody needs, a login without a password.
     if kind == "env":

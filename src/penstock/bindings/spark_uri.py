@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.bindings.secrets import check_reference, redacted
+from penstock.bindings.secrets import check_reference, redact
 from penstock.bindings.types import SparkBinding
 from penstock.bindings.uri_parts import UriParts
 
@@ -23,4 +23,4 @@ def parse_spark(uri: UriParts) -> SparkBinding:
     batch_field = options.pop(_BATCH_FIELD, None) if uri.role == "sink" else None
     if batch_field is not None and not batch_field.isidentifier():
         raise ValueError(f"{_BATCH_FIELD}={batch_field!r} must name one field")
-    return SparkBinding(uri.stream, redacted(uri.uri), uri.rest, options, batch_field)
+    return SparkBinding(uri.stream, redact(uri.uri), uri.rest, options, batch_field)

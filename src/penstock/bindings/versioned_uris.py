@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 
@@ -29,7 +29,7 @@ def parse_cassandra(uri: UriParts) -> CassandraBinding:
     known = uri.known()
     return CassandraBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         servers=tuple((host.strip("[]"), port) for host, port in map(parse_server, servers.split(","))),
         keyspace=names[0],
         table=names[1],
@@ -56,7 +56,7 @@ def parse_opensearch(uri: UriParts) -> OpenSearchBinding:
             raise ValueError(f"the {name} {template!r} must have the name of a field in each pair of braces")
     return OpenSearchBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         host=host.strip("[]"),
         port=port,
         index=index,

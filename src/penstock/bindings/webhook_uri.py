@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from penstock.bindings.event_parts import events_of
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import WebhookBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
 
@@ -53,7 +53,7 @@ def parse_webhook(uri: UriParts) -> WebhookBinding:
     numbers = ("records_per_request", "requests_at_once", "timeout_s", "retry_s")
     return WebhookBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         url=f"{uri.scheme}:{uri.rest}",
         headers=headers,
         query=query,

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, TopicMetadata  # type: ignore[attr-defined]  # re-exported without saying so
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.connection_diagnosis import connection_problem
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
@@ -74,7 +74,7 @@ def build_client(
         "enable.metrics.push": False,
     }
     quiet = {"error_cb": errors, "log.connection.close": False, "logger": kafka_log}
-    found = resolved_settings(binding.stream, settings)
+    found = resolve_settings(binding.stream, settings)
     try:
         return make({**own, **found, **quiet})
     except (KafkaException, ValueError, TypeError) as e:
@@ -182,7 +182,7 @@ def _list(
 
 
 def _why_unreachable(binding: KafkaBinding, reason: str, timeout_s: float) -> str:
-    settings = resolved_settings(binding.stream, binding.client)
+    settings = resolve_settings(binding.stream, binding.client)
     problem = connection_problem(binding.servers, settings, reason)
     if problem is not None:
         return f"Stream {binding.stream!r}: the Kafka broker at {binding.servers} cannot be used: {problem}"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported without saying so
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S
 from penstock.errors import ExternalSystemError
@@ -57,6 +57,6 @@ def _offsets(
 
 
 def _isolation(binding: KafkaBinding) -> IsolationLevel:
-    if resolved_setting(binding.stream, binding.client, "isolation.level") == "read_uncommitted":
+    if resolve_setting(binding.stream, binding.client, "isolation.level") == "read_uncommitted":
         return IsolationLevel.READ_UNCOMMITTED
     return IsolationLevel.READ_COMMITTED

@@ -36,7 +36,6 @@ __all__ = [
 COUNTS_FILE: Final = "counts.json"
 _MARK_FILE: Final = "begun.json"
 _MARK_BYTES: Final = 32
-_CHUNK_BYTES: Final = 1 << 20
 _LOOKS_AT_REST: Final = 3
 _MAX_LOOKS: Final = 100
 _BETWEEN_LOOKS_S: Final = 0.05

@@ -13,10 +13,10 @@ from penstock.runtime.seed import seed_slots
 from penstock.runtime.slots import first_key_groups
 from penstock.state.stored_blocks import Content
 
-__all__ = ["committed_batch", "committed_slots"]
+__all__ = ["committed_slots", "find_committed_batch"]
 
 
-def committed_batch(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
+def find_committed_batch(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
     """Return the micro-batch to capture, by the job's own number. Raises CheckpointError if it is not kept."""
     numbers = [lineage.first_batch + n for n in batch_numbers(checkpoint.spark_folder / "commits")]
     if not numbers and lineage.origin.has_state and wanted in (None, lineage.first_batch - 1):

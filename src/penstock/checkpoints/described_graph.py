@@ -45,7 +45,7 @@ __all__ = [
     "DescribedWatermarks",
     "DescribedWindows",
     "NodeKind",
-    "described_graph",
+    "describe_graph",
     "read_described_graph",
 ]
 
@@ -150,7 +150,7 @@ class DescribedGraph(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: DescribedPlace
 
 
-def described_graph(job: str, plan: JobPlan, bindings: Mapping[str, Binding]) -> DescribedGraph:
+def describe_graph(job: str, plan: JobPlan, bindings: Mapping[str, Binding]) -> DescribedGraph:
     """Describe a job that is about to run. `bindings` are those of its streams and sinks, by name."""
     levels = {node.id: number for number, level in enumerate(plan.levels(), 1) for node in level}
     nodes = plan.graph.nodes.values()

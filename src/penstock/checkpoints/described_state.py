@@ -106,7 +106,7 @@ def _step(node: ProcessNode, core: StepCore) -> DescribedStep:
         )
         for spec in core.specs
     }
-    shared = {name: _shared(state) for name, state in core.shared.items()}
+    shared = {name: _describe_shared(state) for name, state in core.shared.items()}
     return DescribedStep(node.id, columns_of(core.state_schema), states, shared, node.key.field or KEY_COLUMN)
 
 
@@ -114,7 +114,7 @@ def _expiry(spec: StateSpec) -> list[pa.Field]:
     return [] if spec.ttl is None else [pa.field(EXPIRES_AT, pa.timestamp("ms", "UTC"))]
 
 
-def _shared(state: Any) -> DescribedState:
+def _describe_shared(state: Any) -> DescribedState:
     kind = type(state).__name__
     if isinstance(state, BroadcastState):
         key, value = state.specs()

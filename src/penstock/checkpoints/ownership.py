@@ -18,7 +18,7 @@ import msgspec
 from penstock.base.durable import write_atomically
 from penstock.errors import CheckpointError, CheckpointInUseError, FencedError
 
-__all__ = ["LOCK_FILE", "Ownership", "locked", "locked_by_jvm", "newest_epoch"]
+__all__ = ["LOCK_FILE", "Ownership", "lock_checkpoint", "lock_for_jvm", "newest_epoch"]
 
 LOCK_FILE: Final = "in-use.lock"
 """The file in a checkpoint that its run locks."""
@@ -122,7 +122,7 @@ def _read(path: Path) -> _Epoch:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[None]:
+def lock_checkpoint(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[None]:
     """Lock a checkpoint for this process, when neither another run nor a leftover JVM of a killed one holds it.
 
     Comes before anything else, so that a refused run leaves no trace. Waits up to `timeout_s`, or until `stop` is set;
@@ -147,8 +147,8 @@ def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[No
         yield
 
 
-def locked_by_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: float) -> Callable[[], object]:
-    """Lock the checkpoint for the JVM that runs the query, within `locked`; return the function that ends it.
+def lock_for_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: float) -> Callable[[], object]:
+    """Lock the checkpoint for the JVM that runs the query, within `lock_checkpoint`; return the function that ends it.
 
     When this process is killed, the JVM may still work for a moment; a restarted job waits for it.
     """

@@ -13,15 +13,15 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.recovery import remove_state_of_nothing
 from penstock.runtime.cuts import batch_numbers, newest_batch
 
-__all__ = ["Plans", "pending_plan"]
+__all__ = ["Plans", "find_pending_plan"]
 
 
-def pending_plan(planned: Sequence[int], committed: Sequence[int]) -> int | None:
+def find_pending_plan(planned: Sequence[int], committed: Sequence[int]) -> int | None:
     """Return the newest micro-batch that was planned but not committed, from the numbers in Spark's logs.
 
-    >>> pending_plan([3, 4, 5], [3, 4])
+    >>> find_pending_plan([3, 4, 5], [3, 4])
     5
-    >>> pending_plan([3, 4], [3, 4]) is None
+    >>> find_pending_plan([3, 4], [3, 4]) is None
     True
     """
     newest = max(planned, default=-1)
@@ -74,4 +74,4 @@ class Plans:
         (self._offsets / f".{planned}.crc").unlink(missing_ok=True)
 
     def _pending(self) -> int | None:
-        return pending_plan(batch_numbers(self._offsets), batch_numbers(self._commits))
+        return find_pending_plan(batch_numbers(self._offsets), batch_numbers(self._commits))

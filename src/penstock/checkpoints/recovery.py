@@ -25,7 +25,7 @@ from penstock.checkpoints.checkpoint_files import (
 from penstock.errors import CheckpointError, CheckpointMovedError
 from penstock.runtime.cuts import batch_numbers, newest_batch
 
-__all__ = ["TornEnd", "recover", "remove_state_of_nothing", "torn_end"]
+__all__ = ["TornEnd", "find_torn_end", "recover", "remove_state_of_nothing"]
 
 _VERSION: Final = re.compile(r"\.?(\d+)_")
 # Hadoop's checksum files: a magic word, the number of bytes that each sum covers, and four bytes for each sum.
@@ -66,7 +66,7 @@ def recover(checkpoint: Checkpoint, retained: int) -> str:
     lineage = checkpoint.stored_lineage()
     if lineage is None:
         return ""
-    found = torn_end(checkpoint, lineage, retained)
+    found = find_torn_end(checkpoint, lineage, retained)
     if found is not None:
         _remove(found.paths)
         check_checkpoint(checkpoint, retained)
@@ -75,7 +75,7 @@ def recover(checkpoint: Checkpoint, retained: int) -> str:
     return "" if found is None else f"{found.message} "
 
 
-def torn_end(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> TornEnd | None:
+def find_torn_end(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> TornEnd | None:
     """Return what must be removed from a checkpoint to make it whole; None if it is whole.
 
     Raises CheckpointError, which names the file, when the checkpoint has other damage.
@@ -86,14 +86,14 @@ def torn_end(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> TornEnd
         # The checkpoint is whole, and can be read again at its old place.
         raise
     except CheckpointError as e:
-        found = _torn_end(checkpoint, lineage, retained, e)
+        found = _find_torn_end(checkpoint, lineage, retained, e)
         if found is None:
             raise
         return found
     return None
 
 
-def _torn_end(
+def _find_torn_end(
     checkpoint: Checkpoint, lineage: Lineage, retained: int, error: CheckpointError
 ) -> TornEnd | None:
     folder = checkpoint.spark_folder

@@ -30,7 +30,7 @@ def point_to_copy(folder: Path) -> None:
             described = json.loads(line)
             for store in described.get("stateStoreInfo", ()):
                 found = store.get("stateSchemaFilePaths", ())
-                store["stateSchemaFilePaths"] = [_copied(name, path.parents[2]) for name in found]
+                store["stateSchemaFilePaths"] = [_path_in_copy(name, path.parents[2]) for name in found]
         except (ValueError, AttributeError) as e:
             raise damage(path, f"cannot be read ({e})") from e
         path.write_text(f"{version}\n{_as_line(described)}")
@@ -39,7 +39,7 @@ def point_to_copy(folder: Path) -> None:
             path.with_name(sums).unlink(missing_ok=True)
 
 
-def _copied(name: str, operator: Path) -> str:
+def _path_in_copy(name: str, operator: Path) -> str:
     """Return the path in the copy of a file of schemas, which is below the folder of the operator."""
     _, separator, rest = name.partition(f"/{operator.parent.name}/{operator.name}/{_SCHEMAS}/")
     return f"file:{operator / _SCHEMAS / rest}" if separator else name

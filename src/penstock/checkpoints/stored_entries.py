@@ -160,7 +160,7 @@ class FileTable:
             touched |= self._drop(path)
         for path, file in files.items():
             touched |= self._drop(path)
-            self.files[_checked(path)] = file
+            self.files[_check(path)] = file
             self._pieces.update(piece.object for piece in file.pieces)
         return {name for name in touched if name not in self._pieces}
 
@@ -179,7 +179,7 @@ class FileTable:
         return name in self._pieces
 
 
-def _checked(path: str) -> str:
+def _check(path: str) -> str:
     if path.startswith("/") or "\0" in path or ".." in PurePosixPath(path).parts:
         raise CheckpointError(f"The checkpoint has a file {path!r}, which would be outside its folder.")
     return path

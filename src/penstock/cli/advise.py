@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
+from penstock.cli.output import Output, OutputOption, escape, print_json, stdout
 from penstock.cli.target import (
     JobArgument,
     Servers,
@@ -83,7 +83,7 @@ def _print_advice(advice: Advice, decision: Decision | None) -> None:
     if advice.measured is not None:
         state = advice.measured
         stdout.print(
-            f"{escaped(advice.job)}: {state.batches:,} micro-batches in {state.seconds:.0f} s, {state.arriving:,.0f} "
+            f"{escape(advice.job)}: {state.batches:,} micro-batches in {state.seconds:.0f} s, {state.arriving:,.0f} "
             f"records/s arrive, {state.processed:,.0f} are processed.",
             soft_wrap=True,
         )
@@ -96,10 +96,10 @@ def _print_advice(advice: Advice, decision: Decision | None) -> None:
         stdout.print(table)
     for one in advice.recommendations:
         cost = f" Cost: {one.cost}" if one.cost else ""
-        stdout.print(f"{one.setting}: {escaped(one.why + cost)}", soft_wrap=True)
+        stdout.print(f"{one.setting}: {escape(one.why + cost)}", soft_wrap=True)
     stdout.print(f"Confidence: {advice.confidence}.")
     for doubt in advice.doubts:
-        stdout.print(f"  {escaped(doubt)}", soft_wrap=True)
+        stdout.print(f"  {escape(doubt)}", soft_wrap=True)
     if decision is not None:
         what = "none" if decision.action == "none" else f"rescale from {decision.before} to {decision.tasks}"
-        stdout.print(f"The policy would decide: {what}. {escaped(decision.reason)}", soft_wrap=True)
+        stdout.print(f"The policy would decide: {what}. {escape(decision.reason)}", soft_wrap=True)

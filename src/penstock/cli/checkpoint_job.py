@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import FilesBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.state_files import state_target
 from penstock.checkpoints.state_place import state_place
 from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.cli.job_target import CommandDraft, JobEvent, Outcome, Patience, ScalingAdvice
-from penstock.cli.output import escaped, stderr
+from penstock.cli.output import escape, stderr
 from penstock.cli.times import format_instant
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, find_waiting, send_command
@@ -151,7 +151,7 @@ class CheckpointJob:
             "target": str(command.target),
             "version": command.version,
             "issued_by": command.issued_by,
-            "commands": redacted(binding.uri),
+            "commands": redact(binding.uri),
         }
 
     def await_final(
@@ -244,7 +244,7 @@ class CheckpointJob:
 
         place = place_of(called, self._folder)
         count = dispose(place)
-        self._note_event("savepoint-deleted", {"uri": redacted(place)})
+        self._note_event("savepoint-deleted", {"uri": redact(place)})
         return f"{place}, {count} files"
 
     # -- operations --
@@ -302,7 +302,7 @@ class CheckpointJob:
     def _rescale_offline(self, parallelism: int) -> Outcome:
         import threading
 
-        from penstock.checkpoints.ownership import Ownership, locked
+        from penstock.checkpoints.ownership import Ownership, lock_checkpoint
         from penstock.checkpoints.stored_home import home_of
         from penstock.savepoints.rescaling import finish_rescaling
         from penstock.savepoints.rescaling import rescale as rescale_checkpoint
@@ -314,7 +314,7 @@ class CheckpointJob:
                 f"The checkpoint has its home on an object store, {home.shown}, which only a run changes. Start the "
                 "job, and rescale it then."
             )
-        with locked(self._folder, threading.Event(), 0):
+        with lock_checkpoint(self._folder, threading.Event(), 0):
             finish_rescaling(self._checkpoint)
             before = self._checkpoint.stored_lineage()
             # Where locks do not reach, a run on another machine must learn that the checkpoint is not its own any more.
@@ -361,7 +361,7 @@ class CheckpointJob:
             begun_s = time.monotonic()
             manifest = capture(session, self._checkpoint, Capture(kind, uri, form, name, batch, now))
             seconds = time.monotonic() - begun_s
-        details = {"id": manifest.id, "uri": redacted(uri), "format": form}
+        details = {"id": manifest.id, "uri": redact(uri), "format": form}
         self._note_event(kind, details, manifest.batch)
         return _snapshot_outcome(manifest, uri, seconds)
 
@@ -375,7 +375,7 @@ class CheckpointJob:
                 event = Event(at=now, event=kind, job=lineage.job, by=by, batch=batch, details=details)
                 record_event(self._folder, event)
         except CheckpointError as e:
-            stderr.print(f"[yellow]Note:[/] {escaped(str(e))}", soft_wrap=True)
+            stderr.print(f"[yellow]Note:[/] {escape(str(e))}", soft_wrap=True)
 
 
 def _job_event(event: Event) -> JobEvent:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from penstock.bindings.parse import split_definition
 from penstock.cli.job_target import CommandDraft, Patience
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr
+from penstock.cli.output import Output, OutputOption, escape, print_json, stderr
 from penstock.cli.sent_commands import (
     CODES,
     COLOURS,
@@ -265,11 +265,11 @@ def _show_history(history: CommandHistory) -> None:
     last = history.last
     version = "" if last.version is None else f"  version {last.version}"
     title = f"{last.id}  {last.kind} {last.target}{version}  by {last.issued_by or '-'}"
-    console.print(escaped(title), soft_wrap=True)
+    console.print(escape(title), soft_wrap=True)
     for receipt in history.receipts:
         print_receipt(console.print, receipt)
     if last.details:
-        console.print(escaped(last.details), soft_wrap=True)
+        console.print(escape(last.details), soft_wrap=True)
 
 
 def _table(histories: list[CommandHistory]) -> Table:
@@ -286,13 +286,13 @@ def _table(histories: list[CommandHistory]) -> Table:
         texts = (receipt.id, receipt.kind, receipt.target)
         table.add_row(
             format_instant(receipt.at),
-            *map(escaped, texts),
+            *map(escape, texts),
             "" if receipt.version is None else str(receipt.version),
-            escaped(receipt.issued_by),
+            escape(receipt.issued_by),
             f"[{COLOURS.get(receipt.status, 'default')}]{receipt.status}[/]",
             str(receipt.batch),
             f"{receipt.key_groups:,}",
             f"{receipt.keys:,}",
-            escaped(receipt.reason),
+            escape(receipt.reason),
         )
     return table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.table import Table
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escape, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from penstock.doctor.findings import Finding
@@ -78,7 +78,7 @@ def _tell(findings: list[Finding]) -> None:
     for finding in findings:
         colour = _COLOURS[finding.status]
         table.add_row(
-            finding.check, f"[{colour}]{finding.status}[/]", escaped(finding.found), escaped(finding.remedy)
+            finding.check, f"[{colour}]{finding.status}[/]", escape(finding.found), escape(finding.remedy)
         )
     stdout.print(table)
     counts = {status: sum(f.status == status for f in findings) for status in _COLOURS}

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escape, stderr
 
 __all__ = ["init"]
 
@@ -33,7 +33,7 @@ def init(
     if output is Output.json:
         print(msgspec.json.encode(made, enc_hook=str).decode())
         return
-    stderr.print(f"Created the project {escaped(made.name)}, {len(made.files)} files. Run its tests:")
+    stderr.print(f"Created the project {escape(made.name)}, {len(made.files)} files. Run its tests:")
     # Penstock does not bring pytest along.
     missing = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
     print(f"cd {shlex.quote(str(name))} && {missing}python -m pytest")

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.job_target import JobEvent
 from penstock.cli.metrics_tables import show_metrics
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
+from penstock.cli.output import Output, OutputOption, escape, print_json, stdout
 from penstock.cli.server_job import show_server_events
 from penstock.cli.target import (
     OptionalJobArgument,
@@ -109,7 +109,7 @@ def _print_event(event: JobEvent, output: Output) -> None:
         print_json(event.content)
         return
     parts = [*event.columns, *([" ".join(_pairs("", event.details))] if event.details else [])]
-    stdout.print(escaped("  ".join(parts)), soft_wrap=True)
+    stdout.print(escape("  ".join(parts)), soft_wrap=True)
 
 
 def _pairs(prefix: str, found: dict[str, Any]) -> Iterable[str]:

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 
 from penstock.base.durations import seconds_text
-from penstock.base.sizes import bytes_text, counted
-from penstock.cli.output import escaped, stdout
+from penstock.base.sizes import format_bytes, format_count
+from penstock.cli.output import escape, stdout
 from penstock.cli.times import format_milliseconds
 from penstock.server.service.metrics_resources import (
     Batch,
@@ -53,7 +53,7 @@ def show_metrics(job: str, look: Callable[[], Metrics], *, watch: bool) -> None:
 
 def _tables(job: str, found: Metrics) -> RenderableType:
     if not found.batches:
-        return f"The job {escaped(job)} {'runs, and' if found.running else 'does not run, and'} has no metrics yet."
+        return f"The job {escape(job)} {'runs, and' if found.running else 'does not run, and'} has no metrics yet."
     return Group(*_parts(job, found, found.batches[-1]))
 
 
@@ -90,14 +90,14 @@ def _overview(job: str, found: Metrics, newest: Batch) -> RenderableType:
     }
     use = newest.memory
     if use is not None:
-        heap = f"heap {bytes_text(use.heap_used_bytes)} of {bytes_text(use.heap_max_bytes)}"
+        heap = f"heap {format_bytes(use.heap_used_bytes)} of {format_bytes(use.heap_max_bytes)}"
         lines["memory"] = (
-            f"driver {bytes_text(use.driver_bytes)}, JVM {bytes_text(use.jvm_bytes)} ({heap}), workers "
-            f"{bytes_text(use.workers_bytes)}; garbage {use.gc_seconds:.1f} s"
+            f"driver {format_bytes(use.driver_bytes)}, JVM {format_bytes(use.jvm_bytes)} ({heap}), workers "
+            f"{format_bytes(use.workers_bytes)}; garbage {use.gc_seconds:.1f} s"
         )
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, text in lines.items():
-        table.add_row(name, escaped(text))
+        table.add_row(name, escape(text))
     return Group(table, "")
 
 
@@ -109,8 +109,8 @@ def _steps(found: Metrics) -> Table:
             *_format_counts(step),
             "-" if step.skew is None else f"{step.skew:.2f}",
             f"{step.keys:,}",
-            bytes_text(step.state_bytes),
-            bytes_text(step.held_bytes) if step.held_bytes else "-",
+            format_bytes(step.state_bytes),
+            format_bytes(step.held_bytes) if step.held_bytes else "-",
             f"{lost:,}" if lost else "-",
             "-" if step.watermark_ms is None else format_milliseconds(step.watermark_ms),
         )
@@ -119,8 +119,8 @@ def _steps(found: Metrics) -> Table:
 
 def _format_counts(one: StreamMetrics | SinkMetrics | StepMetrics) -> tuple[str, str, str]:
     if one.records is None or one.per_second is None:
-        return escaped(one.name), "", ""
-    return escaped(one.name), f"{one.records:,}", f"{one.per_second:,.1f}"
+        return escape(one.name), "", ""
+    return escape(one.name), f"{one.records:,}", f"{one.per_second:,.1f}"
 
 
 def _format_latency(latency: SinkLatency | None) -> tuple[str, ...]:
@@ -134,10 +134,10 @@ def _format_lag(lag: JobLag | None) -> tuple[str, str]:
     if lag is None:
         return "-", ""
     amounts = [
-        counted(count, unit) for unit, count in (("records", lag.records), ("files", lag.files)) if count
+        format_count(count, unit) for unit, count in (("records", lag.records), ("files", lag.files)) if count
     ]
     if lag.bytes:
-        amounts.append(bytes_text(lag.bytes))
+        amounts.append(format_bytes(lag.bytes))
     return " ".join(amounts) or "-", f"{lag.seconds:,.1f} s" if lag.seconds else ""
 
 

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from penstock.cli.job_target import JobTarget, Patience
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout, takes_options
+from penstock.cli.output import Output, OutputOption, escape, print_json, stderr, stdout, takes_options
 from penstock.cli.sent_commands import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
 from penstock.errors import CommandRefusedError, JobDefinitionError
@@ -115,11 +115,11 @@ def list_command(
     table = Table(*_COLUMNS)
     for model in found:
         for one in model["versions"] or [None]:
-            table.add_row(escaped(model["step"]), escaped(model["model"]), *_shown(one))
+            table.add_row(escape(model["step"]), escape(model["model"]), *_format_version(one))
     stdout.print(table)
 
 
-def _shown(version: dict[str, Any] | None) -> list[str]:
+def _format_version(version: dict[str, Any] | None) -> list[str]:
     if version is None:
         return []
     status, recent = version["status"], version["recent"] or version
@@ -128,7 +128,7 @@ def _shown(version: dict[str, Any] | None) -> list[str]:
     if version["pinned"]:
         status += f" +{version['pinned']} pinned"
     return [
-        escaped(version["version"]),
+        escape(version["version"]),
         status,
         "" if version["content_bytes"] is None else f"{version['content_bytes'] / 1e6:,.1f}",
         f"{version['records']:,}",
@@ -139,7 +139,7 @@ def _shown(version: dict[str, Any] | None) -> list[str]:
         _number(recent["agreement"], ".2%"),
         _number(recent["drift"], ".3f"),
         _number(recent["ks"], ".3f"),
-        escaped(version["changed_by"]),
+        escape(version["changed_by"]),
     ]
 
 
@@ -244,7 +244,11 @@ def change(
     sending = _Sending(**options)
     with servers.job(job) as target:
         ends_s = time.monotonic() + sending.timeout
-        if what is Change.validate and sending.wait and _listed(target, model, version, sending) is not None:
+        if (
+            what is Change.validate
+            and sending.wait
+            and _find_version(target, model, version, sending) is not None
+        ):
             _await_examination(target, model, version, sending, ends_s)
             sending = replace(sending, timeout=max(1.0, ends_s - time.monotonic()))
         _send(target, f"{what.value}-model", model, payload, sending)
@@ -285,7 +289,7 @@ def policy(
         return
     table = Table("bound", "value")
     for name, value in (shown or {}).items():
-        table.add_row(escaped(name), "" if value is None else escaped(str(value)))
+        table.add_row(escape(name), "" if value is None else escape(str(value)))
     stdout.print(table)
 
 
@@ -300,10 +304,10 @@ def _await_loaded(target: JobTarget, model: str, version: str, sending: _Sending
     found = _await_examination(target, model, version, sending, ends_s)
     if found is None:
         said = "The job has not examined version {} yet; see its log. validate-model needs that first."
-        stderr.print(said.format(escaped(version)), soft_wrap=True)
+        stderr.print(said.format(escape(version)), soft_wrap=True)
     elif found["failure"] is not None:
         said = "Version {} could not be fetched: {}. validate-model tries it again."
-        stderr.print(said.format(escaped(version), escaped(found["failure"])), soft_wrap=True)
+        stderr.print(said.format(escape(version), escape(found["failure"])), soft_wrap=True)
 
 
 def _await_examination(
@@ -311,7 +315,7 @@ def _await_examination(
 ) -> dict[str, Any] | None:
     """Wait until a version is examined or could not be fetched, and return it; None if that takes too long."""
     while True:
-        found = _listed(target, model, version, sending)
+        found = _find_version(target, model, version, sending)
         if found is not None and (found["is_examined"] or found["failure"] is not None):
             return found
         if time.monotonic() > ends_s:
@@ -319,7 +323,9 @@ def _await_examination(
         time.sleep(_LOOK_EVERY_S)
 
 
-def _listed(target: JobTarget, model: str, version: str | None, sending: _Sending) -> dict[str, Any] | None:
+def _find_version(
+    target: JobTarget, model: str, version: str | None, sending: _Sending
+) -> dict[str, Any] | None:
     """Return a version as the list shows it, None if it is not in the list."""
     step = _step_of(target, model, sending.step)
     versions = next(

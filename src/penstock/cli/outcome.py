@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.cli.job_target import Outcome
-from penstock.cli.output import Output, escaped, print_json, stderr
+from penstock.cli.output import Output, escape, print_json, stderr
 
 __all__ = ["print_outcome"]
 
@@ -20,7 +20,7 @@ def print_outcome(done: Outcome, output: Output) -> Mapping[str, Any] | None:
         print_json(done.content)
         return None
     for note in done.notes:
-        stderr.print(escaped(note), soft_wrap=True)
+        stderr.print(escape(note), soft_wrap=True)
     if done.details is None:
         print(done.ids["operation"], flush=True)
     return done.details

@@ -19,7 +19,7 @@ __all__ = [
     "Output",
     "OutputOption",
     "errors_as_sentences",
-    "escaped",
+    "escape",
     "print_error",
     "print_json",
     "stderr",
@@ -99,10 +99,10 @@ def with_options(
 
 def print_error(text: str) -> None:
     """Print an error on stderr."""
-    stderr.print(f"[bold red]Error:[/] {escaped(text)}", soft_wrap=True)
+    stderr.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text in which nothing counts as markup."""
     return text.replace("[", r"\[")
 

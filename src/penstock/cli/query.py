@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout
+from penstock.cli.output import Output, OutputOption, escape, print_json, stderr, stdout
 from penstock.cli.target import Servers, asks_server
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def _print(content: AnswerContent, output: Output) -> None:
     if output is Output.json:
         print_json(msgspec.to_builtins(content))
         return
-    table = Table(*(escaped(column.name) for column in content.columns))
+    table = Table(*(escape(column.name) for column in content.columns))
     for row in content.rows:
-        table.add_row(*("" if value is None else escaped(str(value)) for value in row.values()))
+        table.add_row(*("" if value is None else escape(str(value)) for value in row.values()))
     stdout.print(table)
     count = "1 row" if len(content.rows) == 1 else f"{len(content.rows):,} rows"
     stderr.print(f"{count} after micro-batch {content.batch}.")

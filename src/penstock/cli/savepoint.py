@@ -9,7 +9,7 @@ from rich.table import Table
 
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout
+from penstock.cli.output import Output, OutputOption, escape, print_json, stderr, stdout
 from penstock.cli.target import (
     NO_PLACES,
     JobArgument,
@@ -56,7 +56,7 @@ def savepoint(
         if show:
             _print_savepoints(target.list_savepoints(to), output)
         elif dispose is not None:
-            stderr.print(f"Deleted {escaped(target.delete_savepoint(dispose))}.")
+            stderr.print(f"Deleted {escape(target.delete_savepoint(dispose))}.")
         else:
             done = target.take_savepoint(to, Patience(timeout, wait=not no_wait))
             details = print_outcome(done, output)
@@ -74,6 +74,6 @@ def _print_savepoints(found: list[dict[str, Any]], output: Output) -> None:
         table.add_column(name, overflow="fold")
     for one in found:
         table.add_row(
-            one["id"], escaped(one["job"]), str(one["batch"]), one["created_at"] or "", escaped(one["uri"])
+            one["id"], escape(one["job"]), str(one["batch"]), one["created_at"] or "", escape(one["uri"])
         )
     stdout.print(table)

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from penstock.cli.job_target import CommandDraft, JobTarget, Patience
-from penstock.cli.output import Output, escaped, print_json, stderr
+from penstock.cli.output import Output, escape, print_json, stderr
 from penstock.cli.times import format_instant
 from penstock.commands.job_receipts import plain
 from penstock.control.commands import AT_ONCE
@@ -96,7 +96,7 @@ def _await_final(receiver: JobTarget, command_id: str, timeout_s: float) -> Rece
     if final is None:
         stderr.print(
             f"No final receipt came within {timeout_s:g} s. The command stays sent: the job takes it when it runs. "
-            f"See penstock control status {escaped(command_id)}.",
+            f"See penstock control status {escape(command_id)}.",
             soft_wrap=True,
         )
     return final
@@ -117,5 +117,5 @@ def print_receipt(show: Callable[..., None], receipt: Receipt) -> None:
     if receipt.degraded:
         parts.append(f"degraded key groups {', '.join(map(str, receipt.degraded))}")
     if receipt.reason:
-        parts.append(escaped(receipt.reason))
+        parts.append(escape(receipt.reason))
     show("  ".join(parts), soft_wrap=True)

@@ -14,7 +14,7 @@ from penstock.cli.output import (
     Output,
     OutputOption,
     errors_as_sentences,
-    escaped,
+    escape,
     print_json,
     stderr,
     takes_options,
@@ -150,7 +150,7 @@ def _has_java() -> bool:
     java = check_java()
     if java.status == "failed":
         stderr.print(
-            f"[yellow]No job can run here:[/] {escaped(java.found)}. {escaped(java.remedy)} Then start again; penstock "
+            f"[yellow]No job can run here:[/] {escape(java.found)}. {escape(java.remedy)} Then start again; penstock "
             "doctor checks everything else.",
             soft_wrap=True,
         )
@@ -185,7 +185,7 @@ def _print_end(jobs: Sequence[Job]) -> None:
     shown = ", ".join(job.id for job in jobs[:_SHOWN_JOBS])
     more = f" and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ""
     stderr.print(
-        f"penstock serve has ended. These jobs go on: {escaped(shown)}{more}. The next penstock serve manages "
+        f"penstock serve has ended. These jobs continue: {escape(shown)}{more}. The next penstock serve manages "
         "them; penstock list shows them and penstock cancel JOB ends one, even without a server.",
         soft_wrap=True,
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.cli.job_target import CommandDraft, JobEvent, Outcome, Patience, ScalingAdvice
-from penstock.cli.output import escaped, stderr
+from penstock.cli.output import escape, stderr
 from penstock.cli.times import format_milliseconds
 from penstock.commands.receipt_history import CommandHistory
 from penstock.control.receipts import FINAL, Receipt
@@ -290,7 +290,7 @@ def await_outcome(server: Server, operation: dict[str, Any], patience: Patience)
         return Outcome(None, ids)
     from penstock.client.jobs import await_operation
 
-    name = escaped(f"{operation['kind']} of {operation['job']}")
+    name = escape(f"{operation['kind']} of {operation['job']}")
     if stderr.is_terminal:
         with stderr.status(f"{name} ...") as status:
             done = await_operation(

@@ -8,10 +8,10 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.base.sizes import counted, limits_text
+from penstock.base.sizes import format_count, format_limits
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout
+from penstock.cli.output import Output, OutputOption, escape, print_json, stderr, stdout
 from penstock.cli.target import (
     ManagedJobArgument,
     NoWaitOption,
@@ -144,7 +144,7 @@ def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: 
     if output is Output.json:
         print_json({"job": job.id, "status": job.status.value})
     else:
-        stderr.print(f"The job {escaped(job.id)} is canceled.", soft_wrap=True)
+        stderr.print(f"The job {escape(job.id)} is canceled.", soft_wrap=True)
 
 
 def _set_desired(
@@ -154,7 +154,7 @@ def _set_desired(
     with servers.server_job(called) as target:
         done = print_outcome(target.set_desired(desired, patience), output)
         if done is not None:
-            stderr.print(f"The job {escaped(target.job_id)} {result}", soft_wrap=True)
+            stderr.print(f"The job {escape(target.job_id)} {result}", soft_wrap=True)
 
 
 @asks_server()
@@ -200,8 +200,8 @@ def _jobs_table(jobs: list[dict[str, Any]]) -> Table:
         rate = "" if progress is None else f"{progress.get('rows_per_s', 0):,.0f}"
         status = f"[{_COLOURS.get(job['status'], 'default')}]{job['status']}[/]"
         table.add_row(
-            escaped(job["id"]),
-            escaped(job["name"]),
+            escape(job["id"]),
+            escape(job["name"]),
             status,
             format_milliseconds(job["since_ms"]),
             f"{job['restarts']:,}",
@@ -218,7 +218,7 @@ def _format_lag(progress: dict[str, Any] | None) -> str:
     for amounts in lag.values():
         for unit, amount in (amounts if isinstance(amounts, dict) else {}).items():
             totals[unit] = totals.get(unit, 0) + amount
-    shown = [counted(totals[unit], unit) for unit in ("records", "files") if totals.get(unit)]
+    shown = [format_count(totals[unit], unit) for unit in ("records", "files") if totals.get(unit)]
     return ", ".join(shown) if progress is None or shown else "-"
 
 
@@ -253,7 +253,7 @@ def _print_job(job: dict[str, Any]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in lines.items():
-        table.add_row(escaped(name), escaped(str(text)))
+        table.add_row(escape(name), escape(str(text)))
     stdout.print(table)
     if job["plan"] is not None:
         stdout.print("")
@@ -263,7 +263,7 @@ def _print_job(job: dict[str, Any]) -> None:
     _print_runs(job["runs"])
     if job["savepoints"]:
         stdout.print(
-            "\nsavepoints: " + ", ".join(escaped(one["id"]) for one in job["savepoints"]), soft_wrap=True
+            "\nsavepoints: " + ", ".join(escape(one["id"]) for one in job["savepoints"]), soft_wrap=True
         )
     progress = job["progress"]
     if progress is not None:
@@ -276,7 +276,7 @@ def _print_job(job: dict[str, Any]) -> None:
             "waiting": _format_lag(progress),
         }
         text = "; ".join(f"{name} {value}" for name, value in content.items())
-        stdout.print(f"\n{escaped(text)}", soft_wrap=True)
+        stdout.print(f"\n{escape(text)}", soft_wrap=True)
 
 
 def _format_interval(interval_ms: int) -> str:
@@ -304,20 +304,20 @@ def _plan_table(plan: dict[str, Any]) -> Table:
             ", ".join(state["name"] for state in node["states"]),
             ", ".join(node["commands"]),
         )
-        table.add_row(*map(escaped, cells))
+        table.add_row(*map(escape, cells))
     return table
 
 
 def _print_limits(plan: dict[str, Any]) -> None:
     """Print how much of each stream a micro-batch takes at most."""
     limits = {
-        node["name"]: limits_text(node["binding"]["limits"])
+        node["name"]: format_limits(node["binding"]["limits"])
         for node in plan["nodes"]
         if node["binding"] is not None and node["binding"]["limits"]
     }
     if limits:
         content = "; ".join(f"{name} {text}" for name, text in limits.items())
-        stdout.print(f"\nin a micro-batch at most: {escaped(content)}", soft_wrap=True)
+        stdout.print(f"\nin a micro-batch at most: {escape(content)}", soft_wrap=True)
 
 
 def _print_settings(plan: dict[str, Any]) -> None:
@@ -325,7 +325,7 @@ def _print_settings(plan: dict[str, Any]) -> None:
     for node in plan["nodes"]:
         if node["settings"]:
             stdout.print(
-                f"\nsettings of {escaped(node['name'])}: {escaped(_format_pairs(node['settings']))}",
+                f"\nsettings of {escape(node['name'])}: {escape(_format_pairs(node['settings']))}",
                 soft_wrap=True,
             )
 
@@ -337,7 +337,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
     for run in runs:
         ended = "" if run["ended_ms"] is None else format_milliseconds(run["ended_ms"])
         how = ": ".join(text for text in (run["end_kind"], run["why"]) if text)
-        table.add_row(str(run["run"]), format_milliseconds(run["created_ms"]), ended, escaped(how))
+        table.add_row(str(run["run"]), format_milliseconds(run["created_ms"]), ended, escape(how))
     stdout.print("")
     stdout.print(table)
 

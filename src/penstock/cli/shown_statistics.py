@@ -9,7 +9,8 @@ from xml.sax.saxutils import escape
 
 from rich.table import Table
 
-from penstock.cli.output import escaped, stdout
+from penstock.cli.output import escape as escape_markup
+from penstock.cli.output import stdout
 
 if TYPE_CHECKING:
     from penstock.snapshots.column_statistics import ColumnComparison, TableStatistics
@@ -33,7 +34,7 @@ def print_statistics(found: TableStatistics) -> None:
     if not names:
         return
     compared = {one.name: one for one in found.compared}
-    title = escaped(found.name)
+    title = escape_markup(found.name)
     table = Table("column", "snapshot", *_STATISTICS, "distribution", title=title, title_justify="left")
     for name in names:
         one = compared.get(name)
@@ -42,13 +43,15 @@ def print_statistics(found: TableStatistics) -> None:
                 values = (getattr(columns[name], statistic) for statistic in _STATISTICS)
                 counts: Sequence[int] = () if one is None else one.before if side == "first" else one.after
                 shown = ["" if value is None else f"{value:,.6g}" for value in values]
-                table.add_row(escaped(name), side, *shown, _bars(counts))
+                table.add_row(escape_markup(name), side, *shown, _bars(counts))
     stdout.print(table)
     if compared:
         moved = Table("column", "Kolmogorov-Smirnov", "stability index", title=f"{title}: how far they moved")
         moved.title_justify = "left"
         for one in _by_distance(compared.values()):
-            moved.add_row(escaped(one.name), f"{one.kolmogorov_smirnov:.3f}", f"{one.stability_index:.3f}")
+            moved.add_row(
+                escape_markup(one.name), f"{one.kolmogorov_smirnov:.3f}", f"{one.stability_index:.3f}"
+            )
         stdout.print(moved)
 
 

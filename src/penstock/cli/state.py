@@ -13,7 +13,7 @@ from rich.table import Table
 
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
+from penstock.cli.output import Output, OutputOption, errors_as_sentences, escape, print_json, stderr, stdout
 from penstock.cli.target import (
     JobArgument,
     Servers,
@@ -91,8 +91,8 @@ def ls(
     table = Table("step", "keys", "state", "kind", "type")
     for step in found:
         for number, state in enumerate(step["states"]):
-            first = (escaped(step["step"]), f"{step['keys']:,}") if number == 0 else ("", "")
-            table.add_row(*first, escaped(state["name"]), state["kind"], escaped(state["type"]))
+            first = (escape(step["step"]), f"{step['keys']:,}") if number == 0 else ("", "")
+            table.add_row(*first, escape(state["name"]), state["kind"], escape(state["type"]))
     stdout.print(table)
 
 
@@ -117,19 +117,19 @@ def get(
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with servers.job(job) as target:
         stored = target.find_key(step, key, batch)
-    found = None if stored is None else _shown_values(stored)
+    found = None if stored is None else _format_values(stored)
     if output is Output.json:
         print_json(found)
     elif found is None:
-        stderr.print(f"The step {escaped(step)} holds nothing for the key {escaped(key)}.")
+        stderr.print(f"The step {escape(step)} holds nothing for the key {escape(key)}.")
     else:
         for name, value in found.items():
-            stdout.print(f"{escaped(name)}: {escaped(msgspec.json.encode(value).decode())}", soft_wrap=True)
+            stdout.print(f"{escape(name)}: {escape(msgspec.json.encode(value).decode())}", soft_wrap=True)
     if found is None:
         raise typer.Exit(1)
 
 
-def _shown_values(stored: StoredKey) -> dict[str, Any]:
+def _format_values(stored: StoredKey) -> dict[str, Any]:
     """Return the values by state, with timers and open windows under names that no state has."""
     inner = {"@timers": stored.timers, "@windows": stored.windows}
     return {**(stored.values or {}), **{name: value for name, value in inner.items() if value is not None}}
@@ -204,10 +204,10 @@ def verify(
     if output is Output.json:
         print_json({"sound": found.sound, "rows": found.rows, "defects": defects})
     elif found.sound:
-        stdout.print(f"{escaped(uri)} is sound: {found.files:,} files, {found.rows:,} rows.", soft_wrap=True)
+        stdout.print(f"{escape(uri)} is sound: {found.files:,} files, {found.rows:,} rows.", soft_wrap=True)
     else:
         for defect in found.defects:
-            stdout.print(f"{escaped(defect.path)}: {escaped(defect.problem)}", soft_wrap=True)
+            stdout.print(f"{escape(defect.path)}: {escape(defect.problem)}", soft_wrap=True)
     if not found.sound:
         raise typer.Exit(1)
 
@@ -243,7 +243,7 @@ def plan(
         for change in changes:
             if not change.state.startswith("__"):
                 table.add_row(
-                    escaped(change.step), escaped(change.state), change.outcome, escaped(change.detail)
+                    escape(change.step), escape(change.state), change.outcome, escape(change.detail)
                 )
         stdout.print(table)
     if any(change.outcome == "refused" for change in changes):
@@ -252,18 +252,18 @@ def plan(
 
 def _print_differences(found: Any) -> None:
     for name in found.tables_added:
-        stdout.print(f"{escaped(name)}: only in the second", soft_wrap=True)
+        stdout.print(f"{escape(name)}: only in the second", soft_wrap=True)
     for name in found.tables_removed:
-        stdout.print(f"{escaped(name)}: only in the first", soft_wrap=True)
+        stdout.print(f"{escape(name)}: only in the first", soft_wrap=True)
     for table in found.tables:
         if table.same:
             continue
         stdout.print(
-            f"{escaped(table.name)}: {table.added:,} added, {table.removed:,} removed, {table.changed:,} changed, "
+            f"{escape(table.name)}: {table.added:,} added, {table.removed:,} removed, {table.changed:,} changed, "
             f"{table.unchanged:,} the same",
             soft_wrap=True,
         )
         for change in table.schema_changes:
-            stdout.print(f"  {escaped(change)}", soft_wrap=True)
+            stdout.print(f"  {escape(change)}", soft_wrap=True)
         for sample in table.samples:
-            stdout.print(f"  {escaped(msgspec.json.encode(sample).decode())}", soft_wrap=True)
+            stdout.print(f"  {escape(msgspec.json.encode(sample).decode())}", soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, escaped, stderr
+from penstock.cli.output import Output, OutputOption, escape, stderr
 from penstock.cli.run_options import (
     BATCH_INTERVAL,
     CHECKPOINT_INTERVAL,
@@ -98,7 +98,7 @@ def submit(
         operation = _submit(asked, definition, continues, changes)
         if print_outcome(await_outcome(asked, operation, Patience()), output) is not None:
             print(operation["job"], flush=True)
-            stderr.print(f"Submitted. See penstock info {escaped(operation['job'])}.", soft_wrap=True)
+            stderr.print(f"Submitted. See penstock info {escape(operation['job'])}.", soft_wrap=True)
 
 
 def _submit(

@@ -187,7 +187,7 @@ def _is_checkpoint(job: str) -> bool:
     return os.sep in job or job.startswith(("~", ".")) or (job != "" and Checkpoint(Path(job)).is_begun)
 
 
-def _given_options(context: typer.Context) -> dict[str, str]:
+def _find_given_options(context: typer.Context) -> dict[str, str]:
     """Return the options on the command line by parameter, as they are written there."""
     return {
         str(parameter.name): max(parameter.opts, key=len)
@@ -199,7 +199,7 @@ def _given_options(context: typer.Context) -> dict[str, str]:
 
 def refuse_options(context: typer.Context | None, reasons: Mapping[str, str]) -> None:
     """Raise JobDefinitionError with the reason when the command line has one of these parameters."""
-    given = {} if context is None else _given_options(context)
+    given = {} if context is None else _find_given_options(context)
     for name, reason in reasons.items():
         if name in given:
             raise JobDefinitionError(f"{given[name]} {reason}")

@@ -13,7 +13,7 @@ import msgspec
 from penstock.base.durable import sync_folder
 from penstock.bindings.amazon_types import KinesisBinding
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import (
     Binding,
     FilesBinding,
@@ -72,7 +72,7 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
         return binding
     if isinstance(binding, HttpListenBinding):
         raise BindingError(
-            f"The job itself listens at {redacted(place)!r}. Send the command there by POST, as JSON, or bind "
+            f"The job itself listens at {redact(place)!r}. Send the command there by POST, as JSON, or bind "
             f"{COMMANDS} to a folder, Kafka, Kinesis, RabbitMQ or MQTT."
         )
     if isinstance(binding, PostgresBinding):
@@ -86,7 +86,7 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
             f"that it reads, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
         )
     raise BindingError(
-        f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
+        f"Nothing can be sent to {redact(place)!r}, which sends to the job itself. Let the program that serves it "
         f"send the command, or bind {COMMANDS} to a folder, Kafka, Kinesis, RabbitMQ or MQTT."
     )
 
@@ -168,7 +168,7 @@ def _form(
         if binding.format == "protobuf":
             return "protobuf"
     raise BindingError(
-        f"Commands are JSON or protobuf without a registry, so they cannot be sent to {redacted(binding.uri)!r}. "
+        f"Commands are JSON or protobuf without a registry, so they cannot be sent to {redact(binding.uri)!r}. "
         "Give the URI that the job runs with."
     )
 

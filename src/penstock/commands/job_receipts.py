@@ -15,8 +15,6 @@ from penstock.commands.receipt_segments import (
     SegmentWriter,
     kept_receipts,
     receipts_backwards,
-    receipts_in,
-    segment_names,
 )
 from penstock.control.encoded_receipts import BatchReceipts
 from penstock.control.receipts import Receipt
@@ -24,7 +22,7 @@ from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.records.schemas import record_type
 from penstock.sinks.base import RejectingTask, Sink, TaskContext
 
-__all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "has_receipts", "plain", "read_receipts"]
+__all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "has_receipts", "plain"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
 # How much of a reason goes to a sink for which the whole receipt is too large.
@@ -110,12 +108,6 @@ def has_receipts(checkpoint: Path, batch_id: int) -> bool:
     """Return whether a checkpoint keeps receipts of a micro-batch."""
     batches = (receipt.batch for _, receipt in receipts_backwards(checkpoint))
     return batch_id in itertools.takewhile(lambda batch: batch >= batch_id, batches)
-
-
-def read_receipts(checkpoint: Path) -> Iterator[tuple[int, list[Receipt]]]:
-    """Yield the receipts that a checkpoint keeps, by micro-batch, in order."""
-    kept = (receipt for name in segment_names(checkpoint) for receipt in receipts_in(checkpoint, name))
-    yield from by_batch(kept)
 
 
 def by_batch(receipts: Iterable[Receipt]) -> Iterator[tuple[int, list[Receipt]]]:

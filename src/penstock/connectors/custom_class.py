@@ -14,26 +14,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import PythonBinding
 from penstock.connectors.record_log import RecordLog
 from penstock.connectors.record_receiver import RecordReceiver, SourceGuarantee
 from penstock.connectors.record_sink import RecordSink, SinkGuarantee
 from penstock.errors import BindingError, ExternalSystemError, JobFailedError, PenstockError
 
-__all__ = ["checked_binding", "import_folder", "imported_class", "in_custom_class", "make_custom", "told"]
+__all__ = [
+    "bind_class",
+    "describe_guarantee",
+    "import_class",
+    "import_folder",
+    "in_custom_class",
+    "make_custom",
+]
 
 _MAX_REASON: Final = 300
 _PARAMETERS: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def checked_binding(binding: PythonBinding, *, is_sink: bool) -> PythonBinding:
+def bind_class(binding: PythonBinding, *, is_sink: bool) -> PythonBinding:
     """Import the class of a binding, and return the binding with what the class says of itself.
 
     Raises BindingError, which says what to do, when the class cannot be imported, is neither a source nor a
     sink, or does not take the options.
     """
-    kind = imported_class(binding)
+    kind = import_class(binding)
     guarantee = _guarantee(binding, kind, is_sink=is_sink)
     if inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
@@ -60,7 +67,7 @@ def import_folder(binding: PythonBinding) -> str | None:
 
 def make_custom(binding: PythonBinding) -> Any:
     """Return an object of the class of a binding that was checked, with the options as arguments."""
-    found = imported_class(binding)
+    found = import_class(binding)
     arguments = _arguments(binding, found)
     with in_custom_class(binding, "__init__"):
         return found(**arguments)
@@ -88,7 +95,7 @@ def in_custom_class(binding: PythonBinding, method: str) -> Iterator[None]:
         ) from e
 
 
-def told(binding: PythonBinding) -> str:
+def describe_guarantee(binding: PythonBinding) -> str:
     """Return a sentence for the user about what a class states."""
     role = "Sink" if binding.kind == "sink" else "Stream"
     return f"{role} {binding.stream!r} is {binding.place}, which states: {binding.guarantee}."
@@ -99,7 +106,7 @@ def _what(binding: PythonBinding) -> str:
     return f"{role} {binding.stream!r}, {binding.place}" if binding.kind else binding.place
 
 
-def imported_class(binding: PythonBinding) -> Any:
+def import_class(binding: PythonBinding) -> Any:
     """Return the class that a binding names. Raises BindingError when there is none."""
     try:
         module = importlib.import_module(binding.module)
@@ -156,7 +163,7 @@ def _guarantee(binding: PythonBinding, kind: Any, *, is_sink: bool) -> str:
 def _arguments(binding: PythonBinding, kind: Any) -> dict[str, Any]:
     """Return the options as arguments of a class, converted as they are annotated."""
     known = _options_of(binding, kind)
-    given = resolved_settings(binding.stream, binding.options)
+    given = resolve_settings(binding.stream, binding.options)
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -171,7 +178,7 @@ def _arguments(binding: PythonBinding, kind: Any) -> dict[str, Any]:
         raise BindingError(
             f"{binding.place} needs the options {', '.join(missing)}: python:{binding.place}?{missing[0]}=VALUE."
         )
-    return {name: _converted(binding, name, known[name].annotation, text) for name, text in given.items()}
+    return {name: _convert(binding, name, known[name].annotation, text) for name, text in given.items()}
 
 
 def _options_of(binding: PythonBinding, kind: Any) -> Mapping[str, inspect.Parameter]:
@@ -190,7 +197,7 @@ def _options_of(binding: PythonBinding, kind: Any) -> Mapping[str, inspect.Param
     return found
 
 
-def _converted(binding: PythonBinding, name: str, annotation: Any, text: str) -> Any:
+def _convert(binding: PythonBinding, name: str, annotation: Any, text: str) -> Any:
     """Return the value of an option, of the type that its argument is annotated with."""
     wanted = annotation
     if typing.get_origin(wanted) in (typing.Union, types.UnionType):
@@ -235,7 +242,7 @@ def _reason(binding: PythonBinding, error: BaseException) -> str:
 
 def _without_secrets(binding: PythonBinding, text: str) -> str:
     """Return a text in which what references refer to is masked."""
-    for name, value in resolved_settings(binding.stream, binding.options).items():
+    for name, value in resolve_settings(binding.stream, binding.options).items():
         if value and value != binding.options[name]:
             text = text.replace(value, "***")
     return text

@@ -164,7 +164,7 @@ class CustomLog:
 
 
 class _Look:
-    """The object of the user's class that plans, and what it has told last. It stays in its thread."""
+    """The object of the user's class that plans, and its last answer. It stays in its thread."""
 
     def __init__(self, binding: PythonBinding) -> None:
         self._binding: Final = binding

@@ -49,7 +49,7 @@ class CustomThread:
 
 
 _idle: Final[list[CustomThread]] = []
-# Threads do not go on in a process that is forked.
+# A forked process has none of these threads.
 os.register_at_fork(after_in_child=_idle.clear)
 
 

@@ -17,13 +17,11 @@ __all__ = [
     "Receipt",
     "RecordPosition",
     "Report",
-    "Status",
     "StepTime",
     "Trace",
     "slowest_time",
 ]
 
-Status = Literal["ACCEPTED", "VALIDATED", "REJECTED", "APPLIED", "DEGRADED"]
 Outcome = Literal["applied", "degraded", "refused", "duplicate", "undone"]
 
 FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
@@ -110,6 +108,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One receipt of the command `id`: its status in the micro-batch `batch`, at the time `at`.
+
+    The status is ACCEPTED, VALIDATED, or one of `FINAL`.
 
     `key_groups` and `keys` are the numbers of key groups and keys that the command touched. `degraded` has the key
     groups in which a handler raised. `details` is JSON with the replies of handlers, or each step's answer to a trace.

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from penstock.bindings.types import PostgresBinding
 from penstock.databases.postgres_connections import as_looked_up, is_away, open_connection
-from penstock.databases.postgres_table import quoted
+from penstock.databases.postgres_table import quote
 from penstock.databases.row_json import Column, RowShape, row_json
 from penstock.databases.table_catalog import (
     check_rights,
     check_shape,
-    escaped,
+    escape_percent,
     table_columns,
     table_error,
     table_indexes,
@@ -137,10 +137,11 @@ class PostgresLookup(LookupSource):
         lists = ", ".join(f"%s::{kind.sql}[]" for kind in kinds)
         names = [f"k{number}" for number in range(len(fields))]
         equal = " AND ".join(
-            f"{escaped(columns[field].sql)} = k.{name}" for field, name in zip(fields, names, strict=True)
+            f"{escape_percent(columns[field].sql)} = k.{name}"
+            for field, name in zip(fields, names, strict=True)
         )
-        table = escaped(quoted(self.binding.schema, self.binding.table))
-        row = escaped(row_json(RowShape(self.schema), columns))
+        table = escape_percent(quote(self.binding.schema, self.binding.table))
+        row = escape_percent(row_json(RowShape(self.schema), columns))
         return (
             f"SELECT array_agg(k.n), string_agg({row}, chr({ord(BETWEEN_ROWS)})) "
             f"FROM unnest({lists}) WITH ORDINALITY AS k ({', '.join(names)}, n) "
@@ -184,7 +185,7 @@ def check_lookup(
         index.is_unique and set(index.columns) <= set(fields) for index in table_indexes(connection, relation)
     )
     if fields and kind in _TABLES and not is_unique:
-        table, names = quoted(binding.schema, binding.table), ", ".join(map(quoted, fields))
+        table, names = quote(binding.schema, binding.table), ", ".join(map(quote, fields))
         raise table_error(
             binding,
             f"may have several rows for a key, {', '.join(fields)}, and a record is joined with one",

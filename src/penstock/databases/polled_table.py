@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.bindings.types import PostgresBinding
-from penstock.databases.postgres_table import quoted
+from penstock.databases.postgres_table import quote
 from penstock.databases.row_json import Column, RowShape, row_json
 from penstock.databases.table_catalog import (
     TableIndex,
     check_rights,
     check_shape,
-    escaped,
+    escape_percent,
     table_columns,
     table_error,
     table_indexes,
@@ -39,7 +39,6 @@ class PolledTable:
     key: tuple[str, ...]
     row: str
     condition: str
-    relation: int
     writes: tuple[int, ...] | None
     is_indexed: bool
 
@@ -59,15 +58,16 @@ class PolledTable:
         until = f" AND ({self._order()}) <= ({', '.join(['%s'] * len(self.key))})"
         keys = ", ".join(f"t.{name}::text" for name in self._columns)
         where = f"{self.condition}{beyond}{until}"
-        return f"SELECT {escaped(self.row)}, {keys} FROM {self._table} WHERE {where} ORDER BY {self._order()} LIMIT %s"
+        row = escape_percent(self.row)
+        return f"SELECT {row}, {keys} FROM {self._table} WHERE {where} ORDER BY {self._order()} LIMIT %s"
 
     @property
     def _columns(self) -> list[str]:
-        return [escaped(quoted(name)) for name in self.key]
+        return [escape_percent(quote(name)) for name in self.key]
 
     @property
     def _table(self) -> str:
-        return f"{escaped(self.name)} AS t"
+        return f"{escape_percent(self.name)} AS t"
 
     @property
     def _beyond(self) -> str:
@@ -102,11 +102,10 @@ def polled_table(connection: Any, binding: PostgresBinding, shape: RowShape) -> 
     key = (binding.poll_by, *_tie_breakers(binding, column, indexes, has_sequence=bool(sequences)))
     check_rights(connection, binding, relation, {*key, *(set(shape.schema.names) & set(columns))})
     return PolledTable(
-        name=quoted(binding.schema, binding.table),
+        name=quote(binding.schema, binding.table),
         key=key,
         row=row_json(shape, columns),
         condition=_condition(binding, column),
-        relation=relation,
         writes=(relation, *sequences) if column.kind in _INTEGERS else None,
         is_indexed=any(index.columns[:1] == key[:1] for index in indexes),
     )
@@ -167,7 +166,7 @@ def _tie_breakers(
     binding: PostgresBinding, column: Column, indexes: Sequence[TableIndex], *, has_sequence: bool
 ) -> tuple[str, ...]:
     """Return the columns that tell rows with equal values apart."""
-    table, name = quoted(binding.schema, binding.table), quoted(column.name)
+    table, name = quote(binding.schema, binding.table), quote(column.name)
     if column.kind not in (*_INTEGERS, *_TIMES):
         raise table_error(
             binding,
@@ -197,7 +196,7 @@ def _tie_breakers(
 
 
 def _condition(binding: PostgresBinding, column: Column) -> str:
-    name = escaped(column.sql)
+    name = escape_percent(column.sql)
     if column.kind in _INTEGERS:
         return f"{name} IS NOT NULL"
     # Behind times are those of the transactions that take them now; and a time may have been rounded up.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import PostgresBinding
 from penstock.errors import BindingError, ExternalSystemError
 
@@ -45,7 +45,7 @@ def open_connection(binding: PostgresBinding, name: str) -> Any:
             f"Stream {binding.stream!r}: PostgreSQL needs psycopg, which is not installed. Install it: "
             "pip install 'penstock[postgresql]'."
         ) from None
-    settings: dict[str, Any] = {**_KEEPALIVE, **resolved_settings(binding.stream, binding.client)}
+    settings: dict[str, Any] = {**_KEEPALIVE, **resolve_settings(binding.stream, binding.client)}
     try:
         connection = psycopg.connect(
             host=binding.host,

@@ -18,7 +18,7 @@ __all__ = [
     "Statements",
     "check_place",
     "ensure_table",
-    "quoted",
+    "quote",
     "takes_nulls_as_equal",
 ]
 
@@ -29,10 +29,10 @@ GONE: Final = "_penstock_gone"
 _STAGED: Final = "penstock_staged"
 
 
-def quoted(*names: str) -> str:
+def quote(*names: str) -> str:
     """Return a name, or the parts of one, as SQL.
 
-    >>> quoted("public", 'a"b')
+    >>> quote("public", 'a"b')
     '"public"."a""b"'
     """
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
@@ -49,22 +49,22 @@ class Statements:
     @classmethod
     def of(cls, binding: PostgresBinding, names: Sequence[str], key: Sequence[str]) -> Statements:
         """Return the statements for the table of a binding."""
-        return cls(quoted(binding.schema, binding.table), tuple(names), tuple(key))
+        return cls(quote(binding.schema, binding.table), tuple(names), tuple(key))
 
     @property
     def copy(self) -> str:
         """Add rows to the table, or to the staged rows."""
         names = (*self.names, ORDER, GONE) if self.key else self.names
         table = _STAGED if self.key else self.table
-        return f"COPY {table} ({', '.join(map(quoted, names))}) FROM STDIN (FORMAT csv)"
+        return f"COPY {table} ({', '.join(map(quote, names))}) FROM STDIN (FORMAT csv)"
 
     @property
     def stage(self) -> str:
         """Make the table of staged rows, with the types of the table, for the life of the connection."""
-        names = ", ".join(map(quoted, self.names))
+        names = ", ".join(map(quote, self.names))
         return (
             f"CREATE TEMPORARY TABLE IF NOT EXISTS {_STAGED} ON COMMIT DELETE ROWS AS SELECT {names}, "
-            f"0::bigint AS {quoted(ORDER)}, false AS {quoted(GONE)} FROM {self.table} WITH NO DATA"
+            f"0::bigint AS {quote(ORDER)}, false AS {quote(GONE)} FROM {self.table} WITH NO DATA"
         )
 
     @property
@@ -88,19 +88,19 @@ class Statements:
         If the key of a row may have a null, rows are found without an index.
         """
         same_as = "IS NOT DISTINCT FROM" if with_nulls else "="
-        key = ", ".join(map(quoted, self.key))
-        last = f"SELECT DISTINCT ON ({key}) * FROM {_STAGED} ORDER BY {key}, {quoted(ORDER)} DESC"
-        same = " AND ".join(f"t.{quoted(name)} {same_as} last.{quoted(name)}" for name in self.key)
-        names = ", ".join(map(quoted, self.names))
+        key = ", ".join(map(quote, self.key))
+        last = f"SELECT DISTINCT ON ({key}) * FROM {_STAGED} ORDER BY {key}, {quote(ORDER)} DESC"
+        same = " AND ".join(f"t.{quote(name)} {same_as} last.{quote(name)}" for name in self.key)
+        names = ", ".join(map(quote, self.names))
         others = [name for name in self.names if name not in self.key]
-        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
+        changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in others)
         what = f"UPDATE SET {changes}" if others else "NOTHING"
         return (
-            f"DELETE FROM {self.table} AS t USING ({last}) AS last WHERE last.{quoted(GONE)} AND {same}",
+            f"DELETE FROM {self.table} AS t USING ({last}) AS last WHERE last.{quote(GONE)} AND {same}",
             # In the order of the key, so that tasks that write the same rows wait for each other in one order.
             (
                 f"INSERT INTO {self.table} ({names}) SELECT {names} FROM ({last}) AS last "
-                f"WHERE NOT {quoted(GONE)} ORDER BY {key} ON CONFLICT ({key}) DO {what}"
+                f"WHERE NOT {quote(GONE)} ORDER BY {key} ON CONFLICT ({key}) DO {what}"
             ),
             f"DELETE FROM {_STAGED}",
         )
@@ -136,11 +136,11 @@ def ensure_table(connection: Any, binding: PostgresBinding, schema: pa.Schema, k
         )
     _check_writable(connection, binding, schema, key)
     if key and not _unique_indexes(connection, binding, key):
-        names = ", ".join(map(quoted, key))
+        names = ", ".join(map(quote, key))
         raise BindingError(
             f"Sink {binding.stream!r}: rows of {binding.place} are replaced by {', '.join(key)}, but no unique index "
             "that is checked at once has exactly these columns. Run: CREATE UNIQUE INDEX ON "
-            f"{quoted(binding.schema, binding.table)} ({names})"
+            f"{quote(binding.schema, binding.table)} ({names})"
         )
 
 
@@ -151,13 +151,13 @@ def check_place(connection: Any, binding: PostgresBinding) -> None:
 
 
 def _check_rights(connection: Any, binding: PostgresBinding, needed: Sequence[str]) -> None:
-    table = quoted(binding.schema, binding.table)
+    table = quote(binding.schema, binding.table)
     found = connection.execute(
         "SELECT array_agg(needed) FROM unnest(%s::text[]) AS needed WHERE NOT has_table_privilege(%s, needed)",
         (list(needed), table),
     ).fetchone()
     if found[0]:
-        missing, user = ", ".join(found[0]), quoted(binding.client["user"])
+        missing, user = ", ".join(found[0]), quote(binding.client["user"])
         raise BindingError(
             f"Sink {binding.stream!r}: the user {binding.client['user']} may not write to {binding.place}. Run: "
             f"GRANT {missing} ON {table} TO {user}"
@@ -177,7 +177,7 @@ def _columns(connection: Any, binding: PostgresBinding) -> dict[str, bool]:
 
 def _check_writable(connection: Any, binding: PostgresBinding, schema: pa.Schema, key: Sequence[str]) -> None:
     """Raise BindingError when rows with these fields cannot be added, or replaced by a key."""
-    table = quoted(binding.schema, binding.table)
+    table = quote(binding.schema, binding.table)
     found = connection.execute(
         "SELECT c.relkind = 'v', EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgtype & 64 <> 0) "
         "FROM pg_class c WHERE c.oid = to_regclass(%s)",
@@ -202,7 +202,7 @@ def _check_writable(connection: Any, binding: PostgresBinding, schema: pa.Schema
         )
     own = [name for name, is_generated in rows if name in schema.names and key]
     if own:
-        changes = ", ".join(f"ALTER COLUMN {quoted(name)} SET GENERATED BY DEFAULT" for name in own)
+        changes = ", ".join(f"ALTER COLUMN {quote(name)} SET GENERATED BY DEFAULT" for name in own)
         raise BindingError(
             f"Sink {binding.stream!r}: {binding.place} always chooses {', '.join(own)} itself, so rows cannot be "
             f"replaced. Run: ALTER TABLE {table} {changes}"
@@ -230,14 +230,14 @@ def _unique_indexes(connection: Any, binding: PostgresBinding, key: Sequence[str
 
 def _creation(binding: PostgresBinding, schema: pa.Schema, key: Sequence[str]) -> str:
     columns = [
-        f"{quoted(field.name)} {column_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+        f"{quote(field.name)} {column_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
         for field in schema
     ]
     if key:
-        columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
-    return f"CREATE TABLE IF NOT EXISTS {quoted(binding.schema, binding.table)} ({', '.join(columns)})"
+        columns.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
+    return f"CREATE TABLE IF NOT EXISTS {quote(binding.schema, binding.table)} ({', '.join(columns)})"
 
 
 def _additions(binding: PostgresBinding, schema: pa.Schema, names: Sequence[str]) -> str:
-    added = ", ".join(f"ADD COLUMN {quoted(name)} {column_type(schema.field(name).type)}" for name in names)
-    return f"ALTER TABLE {quoted(binding.schema, binding.table)} {added}"
+    added = ", ".join(f"ADD COLUMN {quote(name)} {column_type(schema.field(name).type)}" for name in names)
+    return f"ALTER TABLE {quote(binding.schema, binding.table)} {added}"

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.databases.postgres_table import quoted
+from penstock.databases.postgres_table import quote
 
 __all__ = ["COMMAND_ROWS", "Column", "RowShape", "row_json", "unfit_columns"]
 
@@ -28,7 +28,7 @@ class Column:
     @property
     def sql(self) -> str:
         """The column of the table `t`."""
-        return f"t.{quoted(self.name)}"
+        return f"t.{quote(self.name)}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def row_json(shape: RowShape, columns: Mapping[str, Column]) -> str:
     '(SELECT row_to_json(r.*)::text FROM (SELECT t."n" AS "n") AS r)'
     """
     values: Sequence[str] = [
-        f"{_reading(field.type).sql.format(columns[field.name].sql)} AS {quoted(field.name)}"
+        f"{_reading(field.type).sql.format(columns[field.name].sql)} AS {quote(field.name)}"
         for field in shape.schema
         if field.name in columns
     ]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.bindings.types import PostgresBinding
-from penstock.databases.postgres_table import quoted
+from penstock.databases.postgres_table import quote
 
 __all__ = ["Committed", "Refused", "SinkProgress"]
 
@@ -42,7 +42,7 @@ class SinkProgress:
 
     def __init__(self, binding: PostgresBinding, lineage: str) -> None:
         # As part of statements with parameters, where a percent sign has a meaning.
-        self._table: Final = quoted(binding.schema, _TABLE).replace("%", "%%")
+        self._table: Final = quote(binding.schema, _TABLE).replace("%", "%%")
         self._place: Final = (binding.schema, _TABLE)
         self._sink: Final = (lineage, binding.stream)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.bindings.types import PostgresBinding
-from penstock.databases.postgres_table import quoted
+from penstock.databases.postgres_table import quote
 from penstock.databases.row_json import Column, RowShape, unfit_columns
 from penstock.errors import BindingError
 
@@ -15,7 +15,7 @@ __all__ = [
     "TableIndex",
     "check_rights",
     "check_shape",
-    "escaped",
+    "escape_percent",
     "table_columns",
     "table_error",
     "table_indexes",
@@ -82,7 +82,7 @@ def check_rights(connection: Any, binding: PostgresBinding, relation: int, names
         (relation, sorted(names)),
     ).fetchone()
     if not is_allowed:
-        table, user = quoted(binding.schema, binding.table), quoted(binding.client["user"])
+        table, user = quote(binding.schema, binding.table), quote(binding.client["user"])
         raise table_error(
             binding,
             f"may not be read by the user {binding.client['user']}",
@@ -95,6 +95,6 @@ def table_error(binding: PostgresBinding, what: str, remedy: str) -> BindingErro
     return BindingError(f"Stream {binding.stream!r}: {binding.place} {what}. {remedy}.")
 
 
-def escaped(sql: str) -> str:
+def escape_percent(sql: str) -> str:
     """Return SQL for a statement with parameters, where a percent sign has a meaning."""
     return sql.replace("%", "%%")

@@ -130,10 +130,10 @@ class TableReceiver(Receiver[_TableConnection]):
     def _may_read(self, opened: _TableConnection) -> bool:
         """Wait until no row can appear any more before the newest; return False if the receiver stops before that."""
         writers = OpenWriters(opened.connection, opened.table)
-        began_s, pause_s, told = time.monotonic(), _FIRST_PAUSE_S, False
+        began_s, pause_s, warned = time.monotonic(), _FIRST_PAUSE_S, False
         while not writers.have_ended():
-            if not told and time.monotonic() > began_s + _QUIET_S:
-                told = True
+            if not warned and time.monotonic() > began_s + _QUIET_S:
+                warned = True
                 _log.warning(
                     "Stream %r: %s is read on when the transactions of the sessions %s have ended; until then they may "
                     "add rows before the newest.",

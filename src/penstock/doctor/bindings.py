@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
-from penstock.bindings.secrets import redacted, resolved_settings
+from penstock.bindings.secrets import redact, resolve_settings
 from penstock.bindings.types import (
     Binding,
     DeltaBinding,
@@ -36,7 +36,7 @@ from penstock.bindings.types import (
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
-from penstock.connectors.custom_class import told
+from penstock.connectors.custom_class import describe_guarantee
 from penstock.databases.looked_up_table import PostgresLookup
 from penstock.databases.postgres_connections import as_external, open_connection
 from penstock.databases.postgres_table import check_place
@@ -47,9 +47,9 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
-from penstock.jobs.job_lookups import looked_up_by
+from penstock.jobs.job_lookups import find_lookup_keys
 from penstock.lakes import iceberg_catalog
-from penstock.lakes.delta_table import existing_table
+from penstock.lakes.delta_table import open_existing_table
 from penstock.lakes.lake_log import LakeLog
 from penstock.registries.message_formats import MessageBinding, check_registry
 from penstock.sinks.kafka_producers import connection_settings
@@ -63,14 +63,14 @@ from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
 
-__all__ = ["check_binding", "examine_bindings", "loaded_job"]
+__all__ = ["check_binding", "examine_bindings", "try_to_load"]
 
 _MIN_BYTES: Final = 1 << 28
 _GOOD_BYTES: Final = 1 << 30
 _SHOWN_TOPICS: Final = 5
 
 
-def loaded_job(job_file: str) -> tuple[JobDescription | None, Finding]:
+def try_to_load(job_file: str) -> tuple[JobDescription | None, Finding]:
     """Load the job of a file; None if it cannot run. Returns a finding with it."""
     try:
         job = load_job(job_file).job
@@ -105,7 +105,7 @@ def _check_lookup(job: JobDescription, name: str, binding: Binding) -> Finding:
     check = f"-D {name}"
     assert isinstance(binding, PostgresBinding)
     try:
-        for fields in looked_up_by(job, name):
+        for fields in find_lookup_keys(job, name):
             PostgresLookup.of(binding, job.graph.lookups[name].schema).check(fields)
     except PenstockError as e:
         return refused(check, e)
@@ -118,7 +118,7 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
     if isinstance(binding, FilesBinding) and not is_source:
         return check_folder(Folder(check, Path(binding.directory), check, _MIN_BYTES, _GOOD_BYTES))
     if isinstance(binding, SocketBinding):
-        return _resolved(check, binding)
+        return _resolve(check, binding)
     careful = _not_created(binding)
     try:
         answer = _answer(careful, is_source=is_source)
@@ -128,7 +128,7 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
         return fine(check, answer)
     except PlaceMissingError as e:
         if careful != binding:
-            return fine(check, f"{redacted(binding.uri)} does not exist yet; the job creates it")
+            return fine(check, f"{redact(binding.uri)} does not exist yet; the job creates it")
         return refused(check, e)
     except PenstockError as e:
         return refused(check, e)
@@ -162,17 +162,17 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):
-        resolved_settings(binding.stream, binding.options)
+        resolve_settings(binding.stream, binding.options)
         if not is_source:
             return f"Spark writes each micro-batch in the format {binding.format!r}, at least once; it was not asked"
         return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
     if isinstance(binding, PythonBinding):
-        resolved_settings(binding.stream, binding.options)
-        return f"{told(binding)[:-1]}; its class was imported, and not asked"
+        resolve_settings(binding.stream, binding.options)
+        return f"{describe_guarantee(binding)[:-1]}; its class was imported, and not asked"
     if isinstance(binding, HttpListenBinding):
-        from penstock.webhooks.http_receiver import listen, required_token
+        from penstock.webhooks.http_receiver import find_token, listen
 
-        required_token(binding)
+        find_token(binding)
         listen(binding).close()
         return f"the job can listen at {binding.host}:{binding.port}"
     return {"console": "standard output", "rate": "numbers by the clock", "discard": "nowhere"}[
@@ -204,9 +204,9 @@ def _answer_of_store(
         LakeLog(binding, os.devnull).check()
         return f"{binding.place} has a table, which can be read"
     if isinstance(binding, DeltaBinding):
-        return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
+        return f"{binding.directory} has the Delta table, in version {open_existing_table(binding).version()}"
     if isinstance(binding, IcebergBinding):
-        snapshot = iceberg_catalog.existing_table(binding).current_snapshot()
+        snapshot = iceberg_catalog.open_existing_table(binding).current_snapshot()
         found = "no snapshot yet" if snapshot is None else f"the snapshot {snapshot.snapshot_id}"
         return f"the catalog has the Iceberg table {binding.place}, with {found}"
     check_redis(binding)
@@ -267,7 +267,7 @@ def _matching(binding: KafkaBinding) -> str:
     return f"{binding.servers} has {shown}{more}, which match {binding.topic}"
 
 
-def _resolved(check: str, binding: SocketBinding) -> Finding:
+def _resolve(check: str, binding: SocketBinding) -> Finding:
     """Check that the host of a socket has an address. Does not connect, which would take lines from the job."""
     try:
         socket.getaddrinfo(binding.host, binding.port)

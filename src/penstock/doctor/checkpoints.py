@@ -11,7 +11,7 @@ from typing import Final
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.checkpoint_files import check_checkpoint
 from penstock.checkpoints.ownership import LOCK_FILE, newest_epoch
-from penstock.checkpoints.recovery import torn_end
+from penstock.checkpoints.recovery import find_torn_end
 from penstock.doctor.findings import Finding, failed, fine, refused, warning
 from penstock.doctor.storage import Folder
 from penstock.errors import PenstockError
@@ -61,7 +61,7 @@ def examine_checkpoint(
         return
     retained = RunSettings().retained_batches
     try:
-        torn = torn_end(checkpoint, lineage, retained)
+        torn = find_torn_end(checkpoint, lineage, retained)
         if torn is None:
             check_checkpoint(checkpoint, retained, thorough=True)
     except PenstockError as e:

@@ -63,12 +63,12 @@ def _of_checkpoint(wanted: Wanted) -> Iterator[Finding]:
 
 def _of_job(wanted: Wanted) -> Iterator[Finding]:
     from penstock.checkpoints.checkpoint import Checkpoint
-    from penstock.doctor.bindings import examine_bindings, loaded_job
+    from penstock.doctor.bindings import examine_bindings, try_to_load
     from penstock.doctor.checkpoints import check_fit
 
     assert wanted.job_file is not None
-    job, told = loaded_job(wanted.job_file)
-    yield told
+    job, finding = try_to_load(wanted.job_file)
+    yield finding
     if job is None:
         return
     if wanted.checkpoint is not None and (fit := check_fit(Checkpoint(wanted.checkpoint), job)) is not None:

@@ -33,8 +33,8 @@ __all__ = [
     "FiredTimers",
     "Stamps",
     "conform_batch",
-    "fitting",
     "row_times",
+    "split_fitting",
 ]
 
 
@@ -162,7 +162,7 @@ class DueTimers(NamedTuple):
     event: pa.Array | None
 
 
-def fitting(
+def split_fitting(
     output_type: RecordType, records: Sequence[Any], rows: Sequence[int]
 ) -> tuple[list[Any], list[int], list[tuple[int, str]]]:
     """Return the emitted records that fit the output type, with their rows, and the rows of others with the reason."""

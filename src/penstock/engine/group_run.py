@@ -20,8 +20,8 @@ from penstock.engine.group_emissions import (
     FiredTimers,
     Stamps,
     conform_batch,
-    fitting,
     row_times,
+    split_fitting,
 )
 from penstock.engine.step import MAIN, Emission, StepResult
 from penstock.errors import SchemaError
@@ -399,7 +399,7 @@ class GroupRun:
         try:
             batch = output_type.batch(records)
         except SchemaError:
-            records, rows, misfits = fitting(output_type, records, rows)
+            records, rows, misfits = split_fitting(output_type, records, rows)
             for row, reason in misfits:
                 self._dead_letter(block, row, reason)
             batch = output_type.batch(records)

@@ -58,7 +58,7 @@ class JoinRun(GroupRun):
         """Join the records of the blocks, and let the watermark advance unless more data of the micro-batch follows."""
         if due is not None:
             # The order in which keys fall due depends on the tables that the worker has kept.
-            due = DueTimers(_sorted(due.processing), None if due.event is None else _sorted(due.event))
+            due = DueTimers(_sort(due.processing), None if due.event is None else _sort(due.event))
         self._load_keys(blocks, due)
         clock = self._instance.clock
         moves = due is not None and due.event is not None and clock.after_ms != clock.watermark_ms
@@ -155,7 +155,7 @@ class JoinRun(GroupRun):
         self._result.emissions.append(Emission(output, batch, self._group.keys.take(pa.array(slots)), at))
 
 
-def _sorted(keys: pa.Array) -> pa.Array:
+def _sort(keys: pa.Array) -> pa.Array:
     return sorted_by_key(pa.RecordBatch.from_arrays([keys], ["key"])).column(0)
 
 

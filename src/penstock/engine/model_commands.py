@@ -18,7 +18,7 @@ from penstock.models.orders import MODEL_ORDERS, PinModel, RollBackModel, Valida
 from penstock.models.refusals import ModelRefusedError
 from penstock.models.versions import SERVING, Cause, ModelVersion, serving_version, version_before
 
-__all__ = ["change_versions", "shown_versions"]
+__all__ = ["change_versions", "describe_versions"]
 
 
 def change_versions(
@@ -72,7 +72,7 @@ def _change(command: Command, order: Any, model: BoundModel, instance: FunctionI
     return details | ({"reason": reason} if reason else {})
 
 
-def shown_versions(model: BoundModel) -> dict[str, dict[str, Any]]:
+def describe_versions(model: BoundModel) -> dict[str, dict[str, Any]]:
     """Return the versions of a model as plain values, for people."""
     versions = dict(model.items())
     return {

@@ -24,7 +24,7 @@ from penstock.engine.group_emissions import DueTimers
 from penstock.engine.group_run import GroupRun
 from penstock.engine.join_run import JoinRun
 from penstock.engine.lookup_run import LookupRun
-from penstock.engine.model_commands import shown_versions
+from penstock.engine.model_commands import describe_versions
 from penstock.engine.slot import (
     REGISTER,
     SHARED,
@@ -453,7 +453,7 @@ class SlotRun:
     def models(self) -> dict[str, Any]:
         """Return the versions of each model that the step declares, by the name that commands use."""
         instance = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=False)
-        return {model.model: shown_versions(model) for model in instance.models.values()}
+        return {model.model: describe_versions(model) for model in instance.models.values()}
 
     def tallies(self) -> dict[str, dict[str, VersionTally]]:
         """Return the tallies of the versions that have scored in this run, by model."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.engine.emission_causes import Causes
 from penstock.joins.join_step import DUE, JoinStep, earliest_by_clock, earliest_by_event
 from penstock.joins.table_lookup import TableLookup
@@ -157,10 +157,10 @@ class StepCore:
         assert data.key is not None
         self.key_type: Final = data.key.key_type
         self.has_key: Final = not data.key.by_place
-        self.states: Final[dict[str, KeyedState]] = declared_in(type(function), KeyedState)
+        self.states: Final[dict[str, KeyedState]] = find_declarations(type(function), KeyedState)
         self.shared: Final = declared_shared(type(function))
         self.models: Final = {name: one for name, one in self.shared.items() if isinstance(one, Model)}
-        self.groups: Final = declared_in(type(function), ModelGroup)
+        self.groups: Final = find_declarations(type(function), ModelGroup)
         self.model_place: Final = ModelPlace(library, self.key_type, step, watches_models)
         if stamped:
             # The version is a hidden state of each key and of the step, so it is stored like others.

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import SchemaError
-from penstock.expressions.casts import widened
+from penstock.expressions.casts import widen
 from penstock.expressions.nodes import Constant, Node
 from penstock.expressions.value_types import (
     BOOLEAN,
@@ -21,7 +21,7 @@ from penstock.expressions.value_types import (
     sql_name,
 )
 
-__all__ = ["any_nullable", "literal_of", "wanted"]
+__all__ = ["any_nullable", "literal_of", "require_argument"]
 
 
 def any_nullable(*nodes: Node) -> bool:
@@ -29,7 +29,7 @@ def any_nullable(*nodes: Node) -> bool:
     return any(node.nullable for node in nodes)
 
 
-def wanted(node: Node, what: str, number: int = 1) -> Node:
+def require_argument(node: Node, what: str, number: int = 1) -> Node:
     """Return an argument of a kind. Raises SchemaError for another."""
     kind = node.type
     fits = {
@@ -50,7 +50,7 @@ def wanted(node: Node, what: str, number: int = 1) -> Node:
             "date or timestamp": TIMESTAMP,
         }
         if what in types:
-            return widened(node, types[what])
+            return widen(node, types[what])
     if not fits[what](kind):
         article = "an" if what[0] in "aeiou" else "a"
         raise SchemaError(f"argument {number} must be {article} {what}, and is {sql_name(kind)}")
@@ -59,7 +59,7 @@ def wanted(node: Node, what: str, number: int = 1) -> Node:
 
 def literal_of(node: Node, what: str, number: int) -> Any:
     """Return the value of an argument that must be a literal."""
-    found = wanted(node, what, number)
+    found = require_argument(node, what, number)
     if not isinstance(found, Constant) or not found.value.is_valid:
         raise SchemaError(f"argument {number} must be a literal, so that it is the same for all records")
     return found.value.as_py()

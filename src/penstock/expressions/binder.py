@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from penstock.errors import ExpressionError, SchemaError
-from penstock.expressions.casts import cast, widened
+from penstock.expressions.casts import cast, widen
 from penstock.expressions.evaluation import Rows
-from penstock.expressions.joined_records import resolved_names
+from penstock.expressions.joined_records import resolve_names
 from penstock.expressions.nested import element_of_array, field_of_struct, value_of_map
 from penstock.expressions.nodes import Call, Case, Constant, FieldValue, Logic, Node, Parameter, Try
 from penstock.expressions.operators import (
@@ -140,7 +140,7 @@ class Binder:
     # -- names and literals --
 
     def _column(self, part: exp.Expression) -> Node:
-        names, ambiguous = resolved_names(self._records, [one.name for one in part.parts])  # type: ignore[attr-defined]  # the parts of a dotted name are identifiers
+        names, ambiguous = resolve_names(self._records, [one.name for one in part.parts])  # type: ignore[attr-defined]  # the parts of a dotted name are identifiers
         if part.find(exp.Star):
             raise self._error(part, "'*' stands only alone in select, for all fields.")
         known = self._records.field_names
@@ -281,7 +281,7 @@ class Binder:
     def _condition(self, part: exp.Expression) -> Node:
         node = self.bind(part)
         if pa.types.is_null(node.type):
-            return widened(node, BOOLEAN)
+            return widen(node, BOOLEAN)
         if not pa.types.is_boolean(node.type):
             raise self._error(part, f"This is {sql_name(node.type)}, but a condition is BOOLEAN.")
         return node

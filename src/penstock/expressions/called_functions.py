@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
-from penstock.expressions.casts import widened
+from penstock.expressions.casts import widen
 from penstock.expressions.evaluation import Value
 from penstock.expressions.nodes import Call, Node
 from penstock.expressions.sql_functions import Function
@@ -83,7 +83,7 @@ class SqlFunction:
             common = common_type(kind, node.type)
             if common is None or not common.equals(kind):
                 raise SchemaError(f"argument {number} must be {sql_name(kind)}, and is {sql_name(node.type)}")
-            nodes.append(widened(node, kind))
+            nodes.append(widen(node, kind))
         return _CalledNode(self.returns, True, self._evaluate, tuple(nodes), may_fail=True)
 
     def _evaluate(self, *values: Value) -> Value:

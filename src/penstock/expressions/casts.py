@@ -21,12 +21,12 @@ from penstock.expressions.value_types import (
     is_text,
 )
 
-__all__ = ["cast", "rounded", "widened"]
+__all__ = ["cast", "round_decimals", "widen"]
 
 _ZONE: Final = r"(?:Z|[+-]\d\d:?\d\d)$"
 
 
-def widened(node: Node, kind: pa.DataType) -> Node:
+def widen(node: Node, kind: pa.DataType) -> Node:
     """Return a node with a type that `common_type` allows for it; it never fails but for decimals without room."""
     if node.type.equals(kind):
         return node
@@ -34,7 +34,7 @@ def widened(node: Node, kind: pa.DataType) -> Node:
         value = pa.scalar(None, kind) if not node.value.is_valid else _constant(node, kind)
         return Constant(kind, node.nullable, value)
     if isinstance(node, Case) and node.type.equals(NOTHING):
-        return Case(kind, True, node.conditions, tuple(widened(value, kind) for value in node.values))
+        return Case(kind, True, node.conditions, tuple(widen(value, kind) for value in node.values))
     if pa.types.is_floating(kind):
         # Beyond 2^53 the nearest double counts, as in every other engine.
         return Call(kind, node.nullable, functools.partial(pc.cast, target_type=kind, safe=False), (node,))
@@ -53,7 +53,7 @@ def cast(node: Node, kind: pa.DataType) -> Node | None:
     if node.type.equals(kind):
         return node
     if pa.types.is_null(node.type):
-        return widened(node, kind)
+        return widen(node, kind)
     found = _function(node.type, kind)
     if found is None:
         return None
@@ -101,13 +101,13 @@ def _of_number(source: pa.DataType, target: pa.DataType) -> tuple[Callable[..., 
     if pa.types.is_integer(target) and not pa.types.is_integer(source):
         return functools.partial(_without_fraction, kind=target), True
     if pa.types.is_decimal(target) and pa.types.is_decimal(source) and target.scale < source.scale:
-        return functools.partial(rounded, kind=target), True
+        return functools.partial(round_decimals, kind=target), True
     if pa.types.is_decimal(target) and pa.types.is_integer(source):
         return functools.partial(_integer_to_decimal, kind=target), True
     return functools.partial(pc.cast, target_type=target), True
 
 
-def rounded(value: Value, kind: pa.DataType) -> Value:
+def round_decimals(value: Value, kind: pa.DataType) -> Value:
     """Return decimals as a decimal type with a smaller scale, rounded half away from zero."""
     return pc.cast(pc.round(value, kind.scale, "half_towards_infinity"), kind)
 

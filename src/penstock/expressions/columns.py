@@ -133,7 +133,7 @@ class Column:
 
     def alias(self, name: str) -> Column:
         """Name the field that `select` makes of the expression."""
-        return Column(f"{self.sql} AS {_quoted(name)}")
+        return Column(f"{self.sql} AS {_quote(name)}")
 
 
 def col(name: str) -> Column:
@@ -142,7 +142,7 @@ def col(name: str) -> Column:
     >>> col("celsius") * 1.8 + 32 > 100
     Column((((celsius * 1.8) + 32) > 100))
     """
-    return Column(".".join(_quoted(part) for part in name.split(".")))
+    return Column(".".join(_quote(part) for part in name.split(".")))
 
 
 def lit(value: Any) -> Column:
@@ -174,7 +174,7 @@ def call(function: str, *arguments: Any) -> Column:
     return Column(f"{function}({', '.join(map(sql_of, arguments))})")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return name if _NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 

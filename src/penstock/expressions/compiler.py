@@ -64,7 +64,7 @@ def compile_selection(
         text, parts = _read(one)
         binder = Binder(text, records, parameters or {}, _functions_of(one))
         for part in parts:
-            for name, node in _selected(text, binder, part, records):
+            for name, node in _select(text, binder, part, records):
                 if name in [field.name for field in fields]:
                     raise text.error(text.position(part), f"There are two fields {name!r}; name one with AS.")
                 texts.append(_shown(one))
@@ -74,7 +74,7 @@ def compile_selection(
     return Selection(tuple(texts), tuple(nodes), selected_type(records, tuple(fields)), tuple(used))
 
 
-def _selected(
+def _select(
     text: SqlText, binder: Binder, part: exp.Expression, records: RecordType
 ) -> list[tuple[str, Node]]:
     """Return the fields that a part of a selection makes."""

@@ -50,8 +50,8 @@ class Condition:
             first, *others = _conjuncts(self.node)
             found = np.flatnonzero(rows.as_mask(first.evaluate(rows)))
             for term in others:
-                found = _narrowed(rows, found, term)
-        return found, _sorted(failures, self.text)
+                found = _narrow(rows, found, term)
+        return found, _sort(failures, self.text)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Selection:
             found: dict[int, str] = {}
             rows = Rows(batch, parameters, found)
             columns.append(rows.array(node.evaluate(rows)))
-            for row, reason in _sorted(found, text).items():
+            for row, reason in _sort(found, text).items():
                 failures.setdefault(row, reason)
         made = pa.RecordBatch.from_arrays(columns, schema=self.record_type.schema)
         # Sums of times can leave the years that Python has.
@@ -101,7 +101,7 @@ def _conjuncts(node: Node) -> list[Node]:
     return [node]
 
 
-def _narrowed(rows: Rows, found: npt.NDArray[np.int64], term: Node) -> npt.NDArray[np.int64]:
+def _narrow(rows: Rows, found: npt.NDArray[np.int64], term: Node) -> npt.NDArray[np.int64]:
     """Return those of some rows for which a term is true, too. Few rows are evaluated alone."""
     names = sorted(_fields_of(term))
     if not names or 2 * len(found) > len(rows):
@@ -116,6 +116,6 @@ def _fields_of(node: Node) -> set[str]:
     return set().union(*map(_fields_of, node.arguments))
 
 
-def _sorted(failures: Mapping[int, str], text: str) -> dict[int, str]:
+def _sort(failures: Mapping[int, str], text: str) -> dict[int, str]:
     shown = text if len(text) <= 200 else f"{text[:199]}…"
     return {row: f"the expression {shown!r} has no value: {failures[row]}" for row in sorted(failures)}

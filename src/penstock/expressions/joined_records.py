@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from penstock.records.types import Field, RecordType
 
-__all__ = ["JoinedRecords", "Side", "resolved_names"]
+__all__ = ["JoinedRecords", "Side", "resolve_names"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class JoinedRecords(RecordType):
             for side in sides
             for field in side.records.fields
         ]
-        rebuild: tuple[Any, Any] = (_joined_again, (sides, more))
+        rebuild: tuple[Any, Any] = (_join_again, (sides, more))
         super().__init__("Joined", [*fields, *more], object, rebuild)
 
     def resolve(self, names: list[str]) -> tuple[list[str], str]:
@@ -61,10 +61,10 @@ class JoinedRecords(RecordType):
         return found if alias is not None else [*found, *((field.name, field) for field in self._more)]
 
 
-def _joined_again(given: tuple[tuple[Side, ...], tuple[Field, ...]]) -> JoinedRecords:
+def _join_again(given: tuple[tuple[Side, ...], tuple[Field, ...]]) -> JoinedRecords:
     return JoinedRecords(*given)
 
 
-def resolved_names(records: RecordType, names: list[str]) -> tuple[list[str], str]:
+def resolve_names(records: RecordType, names: list[str]) -> tuple[list[str], str]:
     """Return the names of an expression with that of the field first, and why they are ambiguous, else ""."""
     return records.resolve(names) if isinstance(records, JoinedRecords) else (names, "")

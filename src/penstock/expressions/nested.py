@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expressions.casts import widened
+from penstock.expressions.casts import widen
 from penstock.expressions.evaluation import Value
 from penstock.expressions.nodes import Call, Constant, Node
 from penstock.expressions.value_types import common_type
@@ -57,7 +57,7 @@ def value_of_map(node: Node, key: Node) -> Node | None:
     kind = common_type(wanted, key.type)
     if kind is None or not (kind.equals(wanted) or pa.types.is_integer(wanted)):
         return None
-    typed = widened(key, wanted)
+    typed = widen(key, wanted)
     assert isinstance(typed, Constant)
     function = functools.partial(pc.map_lookup, query_key=typed.value, occurrence="last")
     return Call(node.type.item_type, True, function, (node,))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expressions.casts import rounded, widened
+from penstock.expressions.casts import round_decimals, widen
 from penstock.expressions.evaluation import Value
 from penstock.expressions.nodes import Call, Constant, Node
 from penstock.expressions.value_types import (
@@ -53,7 +53,7 @@ def same_type(*nodes: Node) -> tuple[Node, ...] | None:
         if found is None:
             return None
         kind = found
-    return tuple(widened(node, kind) for node in nodes)
+    return tuple(widen(node, kind) for node in nodes)
 
 
 def comparison(sign: str, left: Node, right: Node) -> Node | None:
@@ -78,7 +78,7 @@ def arithmetic(sign: str, left: Node, right: Node) -> Node | None:
     if pa.types.is_decimal(kind):
         return _of_decimals(sign, _as_decimal(left), _as_decimal(right), nullable=nullable)
     if sign == "/":
-        quotients = tuple(widened(node, DOUBLE) for node in both)
+        quotients = tuple(widen(node, DOUBLE) for node in both)
         return Call(DOUBLE, nullable, pc.divide_checked, quotients, may_fail=not _divides(right))
     if sign == "%":
         function = _float_remainder if pa.types.is_floating(kind) else _integer_remainder
@@ -92,7 +92,7 @@ def integer_division(left: Node, right: Node) -> Node | None:
     """Return the quotient of integers without its fraction, or None for other types."""
     if not (pa.types.is_integer(left.type) and pa.types.is_integer(right.type)):
         return None
-    both = (widened(left, BIGINT), widened(right, BIGINT))
+    both = (widen(left, BIGINT), widen(right, BIGINT))
     return Call(
         BIGINT, left.nullable or right.nullable, pc.divide_checked, both, may_fail=not _divides(right)
     )
@@ -107,7 +107,7 @@ def _with_nothing(sign: str, left: Node, right: Node) -> Node | None:
     """Return arithmetic with NULL, which has the type of the other side."""
     for nothing, other in ((left, right), (right, left)):
         if pa.types.is_null(nothing.type) and is_number(other.type):
-            typed = widened(nothing, other.type)
+            typed = widen(nothing, other.type)
             return arithmetic(sign, *((typed, other) if nothing is left else (other, typed)))
     return None
 
@@ -116,9 +116,9 @@ def _of_times(sign: str, left: Node, right: Node, *, nullable: bool) -> Node | N
     if sign == "+" and left.type.equals(_DURATION):
         left, right = right, left
     if left.type.equals(DATE):
-        left = widened(left, TIMESTAMP)
+        left = widen(left, TIMESTAMP)
     if right.type.equals(DATE):
-        right = widened(right, TIMESTAMP)
+        right = widen(right, TIMESTAMP)
     if sign in ("+", "-") and right.type.equals(_DURATION) and left.type in (TIMESTAMP, _DURATION):
         return Call(left.type, nullable, _CHECKED[sign], (left, right), may_fail=True)
     if sign == "-" and left.type.equals(TIMESTAMP) and right.type.equals(TIMESTAMP):
@@ -144,7 +144,7 @@ def _as_decimal(node: Node) -> Node:
             )
             return Constant(kind, False, pc.cast(pa.scalar(text), kind))
     if pa.types.is_integer(node.type):
-        return widened(node, decimal_of_integer(node.type))
+        return widen(node, decimal_of_integer(node.type))
     return node
 
 
@@ -160,7 +160,7 @@ def _of_decimals(sign: str, left: Node, right: Node, *, nullable: bool) -> Node 
     else:
         exact_scale = max(scale, other_scale)
         exact = (max(whole, other_whole) + exact_scale + 1, exact_scale)
-    kind = _limited(*exact)
+    kind = _limit(*exact)
     if exact[0] > 76 and sign != "/":
         return None
     if sign != "/" and exact[0] <= MAX_DIGITS:
@@ -179,7 +179,7 @@ def _places(kind: pa.DataType) -> tuple[int, int]:
     return kind.precision - kind.scale, kind.scale
 
 
-def _limited(precision: int, scale: int) -> pa.Decimal128Type:
+def _limit(precision: int, scale: int) -> pa.Decimal128Type:
     """Return the type of a result, which gives up digits after the point, down to six, to have 38 in all."""
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
@@ -191,13 +191,13 @@ def _wide(value: Value) -> Value:
 
 
 def _in_many_digits(left: Value, right: Value, sign: str, kind: pa.DataType) -> Value:
-    return rounded(_PLAIN[sign](_wide(left), _wide(right)), kind)
+    return round_decimals(_PLAIN[sign](_wide(left), _wide(right)), kind)
 
 
 def _quotient(left: Value, right: Value, left_scale: int, kind: pa.DataType) -> Value:
     source = left.type
     wide = pc.cast(left, pa.decimal256(source.precision - source.scale + left_scale, left_scale))
-    return rounded(pc.divide(wide, _wide(right)), kind)
+    return round_decimals(pc.divide(wide, _wide(right)), kind)
 
 
 # --- remainders ----------------------------------------------------------------------------------------------

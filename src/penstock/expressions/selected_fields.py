@@ -27,11 +27,11 @@ def selected_type(records: RecordType, selected: tuple[SelectedField, ...]) -> R
     """Return the type of records with selected fields. Those that are copied stay of their type in Python."""
     fields = [_field(records, one) for one in selected]
     # Classes of STRUCT fields cannot be imported by name, so the worker builds the type again.
-    rebuild: tuple[Any, Any] = (_selected_again, (records, selected))
+    rebuild: tuple[Any, Any] = (_select_again, (records, selected))
     return RecordType("Record", fields, struct_class("Record", fields), rebuild)
 
 
-def _selected_again(given: tuple[RecordType, tuple[SelectedField, ...]]) -> RecordType:
+def _select_again(given: tuple[RecordType, tuple[SelectedField, ...]]) -> RecordType:
     return selected_type(*given)
 
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
 from penstock.expressions import text_functions as text
-from penstock.expressions.arguments import any_nullable, literal_of, wanted
-from penstock.expressions.casts import rounded, widened
+from penstock.expressions.arguments import any_nullable, literal_of, require_argument
+from penstock.expressions.casts import round_decimals, widen
 from penstock.expressions.evaluation import Value
 from penstock.expressions.nodes import Call, Case, Constant, Node
 from penstock.expressions.operators import arithmetic, comparison, same_type
@@ -67,31 +67,31 @@ class Function:
 
 def _to_double(function: Callable[..., Any], *, may_fail: bool = True) -> Callable[[Node], Node]:
     return lambda number: Call(
-        DOUBLE, number.nullable, function, (widened(wanted(number, "number"), DOUBLE),), may_fail
+        DOUBLE, number.nullable, function, (widen(require_argument(number, "number"), DOUBLE),), may_fail
     )
 
 
 def _abs(number: Node) -> Node:
-    return Call(number.type, number.nullable, pc.abs_checked, (wanted(number, "number"),), True)
+    return Call(number.type, number.nullable, pc.abs_checked, (require_argument(number, "number"),), True)
 
 
 def _whole(function: Callable[..., Any]) -> Callable[[Node], Node]:
     def bind(number: Node) -> Node:
-        found = wanted(number, "number")
+        found = require_argument(number, "number")
         if pa.types.is_integer(found.type):
             return found
-        rounding = functools.partial(_rounded_to_integer, function=function)
+        rounding = functools.partial(_round_to_integer, function=function)
         return Call(BIGINT, number.nullable, rounding, (found,), True)
 
     return bind
 
 
-def _rounded_to_integer(value: Value, function: Callable[..., Any]) -> Value:
+def _round_to_integer(value: Value, function: Callable[..., Any]) -> Value:
     return pc.cast(function(value), BIGINT)
 
 
 def _round(number: Node, places: Node | None = None) -> Node:
-    found = wanted(number, "number")
+    found = require_argument(number, "number")
     digits = 0 if places is None else literal_of(places, "integer", 2)
     if not -18 <= digits <= 18:
         raise SchemaError("argument 2 must be -18 to 18")
@@ -110,21 +110,24 @@ def _round(number: Node, places: Node | None = None) -> Node:
 
 
 def _round_decimal(value: Value, digits: int, kind: pa.DataType) -> Value:
-    return rounded(pc.round(value, digits, "half_towards_infinity"), kind)
+    return round_decimals(pc.round(value, digits, "half_towards_infinity"), kind)
 
 
 def _power(base: Node, exponent: Node) -> Node:
-    both = (widened(wanted(base, "number"), DOUBLE), widened(wanted(exponent, "number", 2), DOUBLE))
+    both = (
+        widen(require_argument(base, "number"), DOUBLE),
+        widen(require_argument(exponent, "number", 2), DOUBLE),
+    )
     return Call(DOUBLE, any_nullable(base, exponent), pc.power, both)
 
 
 def _atan2(y: Node, x: Node) -> Node:
-    both = (widened(wanted(y, "number"), DOUBLE), widened(wanted(x, "number", 2), DOUBLE))
+    both = (widen(require_argument(y, "number"), DOUBLE), widen(require_argument(x, "number", 2), DOUBLE))
     return Call(DOUBLE, any_nullable(y, x), pc.atan2, both)
 
 
 def _sign(number: Node) -> Node:
-    found = widened(wanted(number, "number"), DOUBLE)
+    found = widen(require_argument(number, "number"), DOUBLE)
     return Call(DOUBLE, number.nullable, pc.sign, (found,))
 
 
@@ -175,7 +178,9 @@ def _nullif(value: Node, other: Node) -> Node:
 
 def _if(condition: Node, value: Node, otherwise: Node) -> Node:
     found = _one_type(value, otherwise)
-    return Case(found[0].type, any_nullable(value, otherwise), (wanted(condition, "boolean"),), found)
+    return Case(
+        found[0].type, any_nullable(value, otherwise), (require_argument(condition, "boolean"),), found
+    )
 
 
 # --- time ----------------------------------------------------------------------------------------------------
@@ -183,8 +188,8 @@ def _if(condition: Node, value: Node, otherwise: Node) -> Node:
 
 def _part_of_time(function: Callable[..., Any], *, of_day: bool = False) -> Callable[[Node], Node]:
     def bind(time: Node) -> Node:
-        found = wanted(time, "date or timestamp")
-        found = widened(found, TIMESTAMP) if of_day else found
+        found = require_argument(time, "date or timestamp")
+        found = widen(found, TIMESTAMP) if of_day else found
         return Call(INT, time.nullable, functools.partial(_as_int, function=function), (found,))
 
     return bind
@@ -202,12 +207,12 @@ def _date_trunc(unit: Node, time: Node) -> Node:
     name = str(literal_of(unit, "text", 1)).lower()
     if name not in _UNITS:
         raise SchemaError(f"{name!r} is not a unit; units are {', '.join(_UNITS)}")
-    found = widened(wanted(time, "date or timestamp", 2), TIMESTAMP)
+    found = widen(require_argument(time, "date or timestamp", 2), TIMESTAMP)
     return Call(TIMESTAMP, time.nullable, functools.partial(pc.floor_temporal, unit=name), (found,), True)
 
 
 def _unix_millis(time: Node) -> Node:
-    found = widened(wanted(time, "date or timestamp"), TIMESTAMP)
+    found = widen(require_argument(time, "date or timestamp"), TIMESTAMP)
     return Call(BIGINT, time.nullable, _to_millis, (found,))
 
 
@@ -216,7 +221,7 @@ def _to_millis(value: Value) -> Value:
 
 
 def _timestamp_millis(millis: Node) -> Node:
-    found = widened(wanted(millis, "integer"), BIGINT)
+    found = widen(require_argument(millis, "integer"), BIGINT)
     return Call(TIMESTAMP, millis.nullable, _from_millis, (found,), True)
 
 
@@ -228,7 +233,7 @@ def _from_millis(value: Value) -> Value:
 
 
 def _size(value: Node) -> Node:
-    found = wanted(value, "array or map")
+    found = require_argument(value, "array or map")
     return Call(INT, value.nullable, _length_of, (found,))
 
 
@@ -256,7 +261,7 @@ def _make_list(*values: Value, kind: pa.DataType) -> Value:
 
 
 def _array_contains(array: Node, value: Node) -> Node:
-    found = wanted(array, "array")
+    found = require_argument(array, "array")
     item = Call(found.type.value_type, True, pc.list_flatten, (found,))
     both = same_type(item, value)
     if both is None or not both[0].type.equals(found.type.value_type) or not isinstance(value, Constant):
@@ -328,7 +333,7 @@ FUNCTIONS: Final = _table(
     ("log10", "number", _to_double(pc.log10_checked)),
     ("log2", "number", _to_double(pc.log2_checked)),
     ("lower lcase", "text", text.of_text(pc.utf8_lower)),
-    ("lpad", "text, width, padding", text.padded(pc.utf8_lpad)),
+    ("lpad", "text, width, padding", text.bind_padding(pc.utf8_lpad)),
     ("ltrim", "text", text.of_text(pc.utf8_ltrim_whitespace)),
     ("minute", "time", _part_of_time(pc.minute, of_day=True)),
     ("mod", "number, divisor", _mod),
@@ -344,7 +349,7 @@ FUNCTIONS: Final = _table(
     ("reverse", "text", text.of_text(pc.utf8_reverse)),
     ("right", "text, length", text.right),
     ("round", "number, [places]", _round),
-    ("rpad", "text, width, padding", text.padded(pc.utf8_rpad)),
+    ("rpad", "text, width, padding", text.bind_padding(pc.utf8_rpad)),
     ("rtrim", "text", text.of_text(pc.utf8_rtrim_whitespace)),
     ("second", "time", _part_of_time(pc.second, of_day=True)),
     ("sign signum", "number", _sign),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
-from penstock.expressions.arguments import any_nullable, literal_of, wanted
+from penstock.expressions.arguments import any_nullable, literal_of, require_argument
 from penstock.expressions.casts import cast
 from penstock.expressions.evaluation import Value
 from penstock.expressions.nodes import Call, Node
@@ -19,7 +19,7 @@ from penstock.expressions.value_types import BOOLEAN, STRING, is_text, sql_name
 
 def of_text(function: Callable[..., Any], kind: pa.DataType = STRING) -> Callable[[Node], Node]:
     """Return what binds a function of one text."""
-    return lambda text: Call(kind, text.nullable, function, (wanted(text, "text"),))
+    return lambda text: Call(kind, text.nullable, function, (require_argument(text, "text"),))
 
 
 def with_part(function: Callable[..., Any]) -> Callable[[Node, Node], Node]:
@@ -28,7 +28,10 @@ def with_part(function: Callable[..., Any]) -> Callable[[Node, Node], Node]:
     def bind(text: Node, part: Node) -> Node:
         pattern = literal_of(part, "text", 2)
         return Call(
-            BOOLEAN, text.nullable, functools.partial(function, pattern=pattern), (wanted(text, "text"),)
+            BOOLEAN,
+            text.nullable,
+            functools.partial(function, pattern=pattern),
+            (require_argument(text, "text"),),
         )
 
     return bind
@@ -42,7 +45,7 @@ def regex(text: Node, pattern: Node) -> Node:
         BOOLEAN,
         text.nullable,
         functools.partial(pc.match_substring_regex, pattern=found),
-        (wanted(text, "text"),),
+        (require_argument(text, "text"),),
     )
 
 
@@ -62,7 +65,7 @@ def regexp_replace(text: Node, pattern: Node, replacement: Node) -> Node:
         function(pa.array([""]))
     except pa.ArrowException as e:
         raise SchemaError(f"{put!r} is not a replacement: {e}") from None
-    return Call(STRING, text.nullable, function, (wanted(text, "text"),))
+    return Call(STRING, text.nullable, function, (require_argument(text, "text"),))
 
 
 def regexp_extract(text: Node, pattern: Node) -> Node:
@@ -74,7 +77,7 @@ def regexp_extract(text: Node, pattern: Node) -> Node:
     except pa.ArrowException:
         # It has no group, so the whole match counts.
         found = f"({found})"
-    return Call(STRING, True, functools.partial(_extract, pattern=found), (wanted(text, "text"),))
+    return Call(STRING, True, functools.partial(_extract, pattern=found), (require_argument(text, "text"),))
 
 
 def _extract(text: Value, pattern: str) -> Value:
@@ -96,7 +99,7 @@ def substring(text: Node, start: Node, length: Node | None = None) -> Node:
         end = begin + count if begin >= 0 or begin + count < 0 else None
         end = begin if count == 0 else end
     function = functools.partial(pc.utf8_slice_codeunits, start=begin, stop=end)
-    return Call(STRING, text.nullable, function, (wanted(text, "text"),))
+    return Call(STRING, text.nullable, function, (require_argument(text, "text"),))
 
 
 def left(text: Node, length: Node) -> Node:
@@ -106,7 +109,7 @@ def left(text: Node, length: Node) -> Node:
         STRING,
         text.nullable,
         functools.partial(pc.utf8_slice_codeunits, start=0, stop=count),
-        (wanted(text, "text"),),
+        (require_argument(text, "text"),),
     )
 
 
@@ -116,10 +119,10 @@ def right(text: Node, length: Node) -> Node:
     function = functools.partial(
         pc.utf8_slice_codeunits, start=-count if count else 0, stop=None if count else 0
     )
-    return Call(STRING, text.nullable, function, (wanted(text, "text"),))
+    return Call(STRING, text.nullable, function, (require_argument(text, "text"),))
 
 
-def padded(function: Callable[..., Any]) -> Callable[..., Node]:
+def bind_padding(function: Callable[..., Any]) -> Callable[..., Node]:
     """Return what binds lpad or rpad."""
 
     def bind(text: Node, width: Node, padding: Node) -> Node:
@@ -127,7 +130,7 @@ def padded(function: Callable[..., Any]) -> Callable[..., Node]:
         if len(put) != 1 or not 0 <= length <= 10_000:
             raise SchemaError("the width must be 0 to 10000, and the padding one character")
         found = functools.partial(function, width=length, padding=put)
-        return Call(STRING, text.nullable, found, (wanted(text, "text"),))
+        return Call(STRING, text.nullable, found, (require_argument(text, "text"),))
 
     return bind
 
@@ -151,9 +154,9 @@ def replace(text: Node, old: Node, new: Node) -> Node:
     """Bind replace."""
     found, put = literal_of(old, "text", 2), literal_of(new, "text", 3)
     if not found:
-        return wanted(text, "text")
+        return require_argument(text, "text")
     function = functools.partial(pc.replace_substring, pattern=found, replacement=put)
-    return Call(STRING, text.nullable, function, (wanted(text, "text"),))
+    return Call(STRING, text.nullable, function, (require_argument(text, "text"),))
 
 
 def split(text: Node, separator: Node) -> Node:
@@ -162,7 +165,9 @@ def split(text: Node, separator: Node) -> Node:
     if not found:
         raise SchemaError("argument 2 must not be empty")
     kind = pa.list_(STRING)
-    return Call(kind, text.nullable, functools.partial(_split_text, pattern=found), (wanted(text, "text"),))
+    return Call(
+        kind, text.nullable, functools.partial(_split_text, pattern=found), (require_argument(text, "text"),)
+    )
 
 
 def _split_text(text: Value, pattern: str) -> Value:

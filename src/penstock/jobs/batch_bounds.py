@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.base.sizes import bytes_text, counted
+from penstock.base.sizes import format_bytes, format_count
 from penstock.bindings.types import RECORDS_PER_BATCH
 from penstock.runtime.bound_source import BoundSource
 from penstock.sources.batch_limits import (
@@ -135,8 +135,8 @@ class BatchBounds:
             limit = self._records[stream] = next_limit(bounds, size.mean_bytes, before, count)
             if limit != before:
                 self._notes.append(
-                    f"A micro-batch of {stream!r} reads at most {counted(limit, 'records')} from now on, since a "
-                    f"record has about {bytes_text(size.mean_bytes or 0)}."
+                    f"A micro-batch of {stream!r} reads at most {format_count(limit, 'records')} from now on, since a "
+                    f"record has about {format_bytes(size.mean_bytes or 0)}."
                 )
         self._store()
 

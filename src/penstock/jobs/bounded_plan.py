@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.base.sizes import bytes_text, counted
+from penstock.base.sizes import format_bytes, format_count
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import RECORDS_PER_BATCH, Binding, FilesBinding, KafkaBinding
 from penstock.runtime.plan import wants_starts
@@ -64,16 +64,16 @@ def _of_files(binding: FilesBinding) -> tuple[int, str]:
         count = position = 0
         while (end := files.latest(position, limited=True)) > position:
             count, position = count + 1, end
-    most = [bytes_text(binding.max_bytes_per_batch)]
+    most = [format_bytes(binding.max_bytes_per_batch)]
     if binding.max_files_per_batch is not None:
-        most.insert(0, counted(binding.max_files_per_batch, "files"))
-    there = f"{counted(waiting['files'], 'files')}, {bytes_text(waiting['bytes'])}"
+        most.insert(0, format_count(binding.max_files_per_batch, "files"))
+    there = f"{format_count(waiting['files'], 'files')}, {format_bytes(waiting['bytes'])}"
     return count, f"{there}; at most {' and '.join(most)} in a micro-batch"
 
 
 def _of_others(binding: Binding) -> str:
     if isinstance(binding, KafkaBinding):
-        most = counted(binding.max_records_per_batch or RECORDS_PER_BATCH, "records")
+        most = format_count(binding.max_records_per_batch or RECORDS_PER_BATCH, "records")
         return f"a topic; at most {most} in a micro-batch"
     return "what is there, as it comes"
 

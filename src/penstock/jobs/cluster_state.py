@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import Binding, DeltaBinding, FilesBinding, IcebergBinding, SparkBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.state_place import place_state
@@ -17,7 +17,7 @@ from penstock.checkpoints.stored_seed import StoredSeed
 from penstock.errors import BindingError, CheckpointError
 from penstock.models.library import MODELS
 from penstock.models.library_places import ANSWERS, FolderPlace, LibraryPlace, StorePlace
-from penstock.objects.object_stores import carried_endpoint
+from penstock.objects.object_stores import find_endpoint
 from penstock.runtime.initial_state import Seed
 from penstock.runtime.seed import FolderSeed
 from penstock.savepoints.mounted_state import mount_of
@@ -76,13 +76,13 @@ def seed_of(checkpoint: Checkpoint, master: str) -> Seed:
     stored = checkpoint.stored
     if stored is None or master.startswith("local"):
         return FolderSeed(checkpoint.seed)
-    return StoredSeed(stored, checkpoint.seed.name, carried_endpoint(os.environ))
+    return StoredSeed(stored, checkpoint.seed.name, find_endpoint(os.environ))
 
 
 def kept_files(checkpoint: Checkpoint) -> KeptInFolder | KeptInStore:
     """Return where tasks keep what commands refer to: with the checkpoint, durably, where all of them reach it."""
     if checkpoint.stored is not None:
-        return KeptInStore(checkpoint.stored.place_of(_FETCHED), carried_endpoint(os.environ))
+        return KeptInStore(checkpoint.stored.place_of(_FETCHED), find_endpoint(os.environ))
     return KeptInFolder(str(checkpoint.folder / _FETCHED))
 
 
@@ -90,14 +90,14 @@ def kept_answers(checkpoint: Checkpoint) -> LibraryPlace:
     """Return where tasks keep content from outside: with the checkpoint, durably."""
     if checkpoint.stored is None:
         return FolderPlace(str(checkpoint.folder / MODELS / ANSWERS))
-    return StorePlace(checkpoint.stored.place_of(ANSWERS), tuple(carried_endpoint(os.environ).items()))
+    return StorePlace(checkpoint.stored.place_of(ANSWERS), tuple(find_endpoint(os.environ).items()))
 
 
 def stored_library(checkpoint: Checkpoint) -> StoredLibrary | None:
     """Return the library of models of a checkpoint on a store, None for a checkpoint in a folder."""
     if checkpoint.stored is None:
         return None
-    return StoredLibrary(checkpoint.stored, carried_endpoint(os.environ))
+    return StoredLibrary(checkpoint.stored, find_endpoint(os.environ))
 
 
 def library_of_tasks(checkpoint: Checkpoint, master: str) -> LibraryPlace:
@@ -124,7 +124,7 @@ def check_reach(bindings: Mapping[str, Binding], shown: str, master: str) -> Non
         is_carried = name == COMMANDS and isinstance(binding, FilesBinding)
         if _is_in_folder(binding) and not is_carried and name != RECEIPTS:
             raise BindingError(
-                f"{name!r} is bound to {redacted(binding.uri)!r}, a folder, which the workers of {master} need not "
+                f"{name!r} is bound to {redact(binding.uri)!r}, a folder, which the workers of {master} need not "
                 f"share: the checkpoint {shown} is on an object store. Bind it to Kafka, to an object store or to "
                 "another server, or use a shared folder for the checkpoint."
             )

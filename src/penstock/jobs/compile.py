@@ -30,16 +30,16 @@ from penstock.bindings.types import (
 )
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.described_graph import DescribedGraph, described_graph
+from penstock.checkpoints.described_graph import DescribedGraph, describe_graph
 from penstock.checkpoints.state_place import state_place
 from penstock.checkpoints.topic_partitions import keep_partitions
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
-from penstock.connectors.custom_class import checked_binding, imported_class, told
+from penstock.connectors.custom_class import bind_class, describe_guarantee, import_class
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]  # generated code, without stubs
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.jobs.cluster_state import check_reach, kept_answers, library_of_tasks, seed_of
-from penstock.jobs.job_code import loaded_modules
+from penstock.jobs.job_code import find_loaded_modules
 from penstock.jobs.job_lookups import open_lookups
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
 from penstock.jobs.job_sources import SourcePlace, has_raw, open_sources
@@ -166,9 +166,9 @@ def compile_job(
     )
     dead_letters = bindings[DEAD_LETTERS]
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
-    own = [imported_class(one) for one in bindings.values() if isinstance(one, PythonBinding)]
+    own = [import_class(one) for one in bindings.values() if isinstance(one, PythonBinding)]
     control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
-    graph = described_graph(job.name, plan, bindings)
+    graph = describe_graph(job.name, plan, bindings)
     return CompiledJob(
         plan,
         lineage,
@@ -180,10 +180,10 @@ def compile_job(
         graph,
         where,
         topics,
-        [*notes, *(told(one) for one in bindings.values() if isinstance(one, PythonBinding))],
+        [*notes, *(describe_guarantee(one) for one in bindings.values() if isinstance(one, PythonBinding))],
         # What a sink writes to a format is not loaded.
         {node.name: one for node in read if isinstance(one := bindings[node.name], SparkBinding)},
-        loaded_modules(own) if own else {},
+        find_loaded_modules(own) if own else {},
         # What a worker may hold of records, times their number.
         None if settings.memory_mb is None else plan.parallelism * plan.waiting_bytes,
     )
@@ -313,7 +313,7 @@ def parse_bindings(
         )
     sinks = {sink.name for sink in job.graph.sinks()} | {DEAD_LETTERS, RECEIPTS}
     return {
-        name: checked_binding(one, is_sink=name in sinks) if isinstance(one, PythonBinding) else one
+        name: bind_class(one, is_sink=name in sinks) if isinstance(one, PythonBinding) else one
         for name, one in found.items()
     }
 

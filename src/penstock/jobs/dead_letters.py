@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import Binding, FilesBinding, KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client, check_topic
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
@@ -75,7 +75,7 @@ def newest_letters(binding: Binding, most: int, timeout_s: float = _KAFKA_S) -> 
     if isinstance(binding, KafkaBinding):
         return _read_topic(binding, most, timeout_s)
     raise BindingError(
-        f"The dead letters of the job go to {redacted(binding.uri)!r}, where nobody can read them again. Bind "
+        f"The dead letters of the job go to {redact(binding.uri)!r}, where nobody can read them again. Bind "
         "dead-letters to a folder or to Kafka, or leave it out."
     )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.jobs.runner import Progress, RunSummary
     from penstock.metrics.latency import Percentiles
 from penstock.base.durations import seconds_text
-from penstock.base.sizes import counted
+from penstock.base.sizes import format_count
 
 __all__ = ["RunDisplay", "units_of"]
 
@@ -125,7 +125,7 @@ def _batch_time(progress: Progress) -> str:
 def _lag(progress: Progress) -> str:
     behind = {name: lag for name, lag in progress.lag.items() if any(lag.values())}
     amounts = [
-        f"{name} {' '.join(counted(n, unit) for unit, n in lag.items())}" for name, lag in behind.items()
+        f"{name} {' '.join(format_count(n, unit) for unit, n in lag.items())}" for name, lag in behind.items()
     ]
     return ", ".join(amounts) or "-"
 

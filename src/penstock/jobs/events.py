@@ -26,7 +26,7 @@ import msgspec
 
 from penstock.base.durable import sync_folder, whole_lines_bytes
 from penstock.base.version import __version__
-from penstock.bindings.secrets import redacted, without_secrets
+from penstock.bindings.secrets import redact, without_secrets
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.job_receipts import by_batch
 from penstock.commands.receipt_segments import NewReceipts, receipts_backwards
@@ -124,12 +124,12 @@ def settings_of(settings: RunSettings) -> dict[str, Any]:
             continue
         if field.name == "spark_settings":
             value = {name: _mask(name, text) for name, text in sorted(value.items())}
-        found[field.name] = redacted(value) if isinstance(value, str) else value
+        found[field.name] = redact(value) if isinstance(value, str) else value
     return found
 
 
 def _mask(name: str, value: str) -> str:
-    return "***" if _SECRET_SETTING.search(name) else redacted(value)
+    return "***" if _SECRET_SETTING.search(name) else redact(value)
 
 
 def record_event(checkpoint: Path, event: Event) -> None:

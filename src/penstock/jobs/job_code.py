@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["loaded_modules"]
+__all__ = ["find_loaded_modules"]
 
 _INSTALLED: Final = tuple(
     str(Path(path).resolve()) for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}
@@ -17,7 +17,7 @@ _INSTALLED: Final = tuple(
 _OWN: Final = str(Path(__file__).resolve().parents[1])
 
 
-def loaded_modules(functions: Iterable[Any]) -> dict[str, Path]:
+def find_loaded_modules(functions: Iterable[Any]) -> dict[str, Path]:
     """Return the loaded modules from the folder of the program or of one of the functions, which may be classes.
 
     The keys are paths below a folder of the import path: `rules/one.py` for the module `rules.one`. Names are those of

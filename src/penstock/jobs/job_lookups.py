@@ -10,7 +10,7 @@ from penstock.joins.lookup_source import LookupSource
 from penstock.joins.table_lookup import TableLookup
 from penstock.streams.job_description import JobDescription
 
-__all__ = ["looked_up_by", "open_lookups"]
+__all__ = ["find_lookup_keys", "open_lookups"]
 
 
 def open_lookups(job: JobDescription, bindings: Mapping[str, Binding]) -> dict[str, LookupSource]:
@@ -20,12 +20,12 @@ def open_lookups(job: JobDescription, bindings: Mapping[str, Binding]) -> dict[s
         binding = bindings[name]
         assert isinstance(binding, PostgresBinding), "no other scheme has the role"
         found[name] = PostgresLookup.of(binding, kind.schema)
-        for fields in looked_up_by(job, name):
+        for fields in find_lookup_keys(job, name):
             found[name].check(fields)
     return found
 
 
-def looked_up_by(job: JobDescription, table: str) -> list[tuple[str, ...]]:
+def find_lookup_keys(job: JobDescription, table: str) -> list[tuple[str, ...]]:
     """Return the fields by which steps look records up in a table, each combination once."""
     functions = [node.function for node in job.graph.steps()]
     found = [one.fields for one in functions if isinstance(one, TableLookup) and one.table == table]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.base.durable import make_folder
 from penstock.bindings.amazon_types import KinesisBinding
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import (
     LINE_FORMATS,
     RECORDS_PER_BATCH,
@@ -243,7 +243,7 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
         return False
     raise BindingError(
         f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
-        f"{redacted(binding.uri)!r} does not have. Bind it to kafka://, to a folder (jsonl, csv, parquet) whose "
+        f"{redact(binding.uri)!r} does not have. Bind it to kafka://, to a folder (jsonl, csv, parquet) whose "
         "records have these fields, or describe the stream without metadata=."
     )
 
@@ -313,7 +313,7 @@ def _command_source(
     if form not in known or is_table or getattr(binding, "registry", None) is not None:
         raise BindingError(
             f"Commands are JSON or protobuf without a registry, so {COMMANDS} cannot be bound to "
-            f"{redacted(binding.uri)!r}."
+            f"{redact(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
     fetched = FetchedFiles(kept_files(place.checkpoint), max_bytes, settings.allowed)

@@ -59,7 +59,7 @@ class SlotCounts:
 class Counted:
     """The counts that the tasks of a micro-batch reported, and how long the driver took to commit it to the sinks.
 
-    `measured` is what tasks told for metrics alone, and `latency` that of each sink.
+    `measured` has what tasks report for metrics alone, and `latency` the latency of each sink.
     """
 
     records_in: dict[str, int] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.checkpoints.checkpoint import Checkpoint, Outputs
 from penstock.checkpoints.plans import Plans
 from penstock.errors import CheckpointError
@@ -34,7 +34,7 @@ class Held:
     batch: int
 
     def __str__(self) -> str:
-        where = f" ({redacted(self.uri)})" if self.uri else ""
+        where = f" ({redact(self.uri)})" if self.uri else ""
         return f"the sink {self.sink!r}{where} holds micro-batch {self.batch}"
 
 

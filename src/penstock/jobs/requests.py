@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.base.durable import write_atomically
-from penstock.checkpoints.ownership import locked
+from penstock.checkpoints.ownership import lock_checkpoint
 from penstock.checkpoints.stored_checkpoint import working_folder
 from penstock.errors import CheckpointError, JobFailedError
 from penstock.jobs.job_log import job_log
@@ -124,7 +124,7 @@ class Requests:
 def is_running(checkpoint: Path) -> bool:
     """Return whether a run uses a checkpoint."""
     try:
-        with locked(checkpoint, threading.Event(), 0):
+        with lock_checkpoint(checkpoint, threading.Event(), 0):
             return False
     except CheckpointError:
         return True

@@ -14,7 +14,7 @@ from penstock.base.durable import make_folder, sync_folder
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage, Origin
 from penstock.checkpoints.described_state import STATE_FILE, JobState, describe_state, read_described
 from penstock.checkpoints.evolution import Change, check_changes, plan_changes
-from penstock.checkpoints.ownership import locked
+from penstock.checkpoints.ownership import lock_checkpoint
 from penstock.errors import CheckpointError, SnapshotError, StateMismatchError
 from penstock.jobs.compile import wanted_lineage
 from penstock.jobs.settings import RunSettings
@@ -40,7 +40,7 @@ def put_aside(folder: Path, stop: threading.Event, timeout_s: float) -> Path | N
     """
     if not (folder / "lineage.json").exists():
         return None
-    with locked(folder, stop, timeout_s):
+    with lock_checkpoint(folder, stop, timeout_s):
         number = 1
         while (aside := folder.with_name(f"{folder.name}.before-{number}")).exists():
             number += 1
@@ -190,20 +190,20 @@ def _clear(checkpoint: Checkpoint) -> None:
     mark = checkpoint.folder / _MARK_FILE
     if not mark.exists():
         return
-    for folder in _filled_folders(checkpoint):
+    for folder in _find_filled_folders(checkpoint):
         shutil.rmtree(folder)
     sync_folder(checkpoint.folder)
     mark.unlink()
 
 
 def _check_empty(checkpoint: Checkpoint) -> None:
-    for folder in _filled_folders(checkpoint):
+    for folder in _find_filled_folders(checkpoint):
         raise CheckpointError(
             f"{folder} exists already, and was not made by penstock. Choose an empty folder with --checkpoint."
         )
 
 
-def _filled_folders(checkpoint: Checkpoint) -> list[Path]:
+def _find_filled_folders(checkpoint: Checkpoint) -> list[Path]:
     """Return the existing folders of a checkpoint that a snapshot fills."""
     folders = [checkpoint.seed, *(checkpoint.folder / name for name in OWN_FOLDERS)]
     return [folder for folder in folders if folder.exists()]

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.described_graph import GRAPH_FILE
 from penstock.checkpoints.described_state import STATE_FILE, JobState
-from penstock.checkpoints.ownership import Ownership, locked, locked_by_jvm
+from penstock.checkpoints.ownership import Ownership, lock_checkpoint, lock_for_jvm
 from penstock.checkpoints.recovery import recover
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint, StoredOwnership, is_stored
 from penstock.checkpoints.temporary_checkpoints import temporary_checkpoint
@@ -163,7 +163,7 @@ class JobRunner:
         stack.enter_context(convert_system_errors(checkpoint.folder))
         # Before Spark starts, since an interrupted start can leave a JVM behind.
         stack.enter_context(handle_signals(stop))
-        stack.enter_context(locked(checkpoint.folder, stop, settings.lock_timeout_s))
+        stack.enter_context(lock_checkpoint(checkpoint.folder, stop, settings.lock_timeout_s))
         if checkpoint.stored is not None:
             stack.enter_context(checkpoint.stored.opened(must_continue=settings.must_continue))
         finish_rescaling(checkpoint)
@@ -235,7 +235,7 @@ class JobRunner:
         # The limit is for four files: Spark's log, this output, and the previous file of each.
         stack.enter_context(WorkerOutput(folder / OUTPUT_FILE, self._settings.log_mb << 18))
         jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
-        stack.callback(locked_by_jvm(folder, jvm, stop, self._settings.lock_timeout_s))
+        stack.callback(lock_for_jvm(folder, jvm, stop, self._settings.lock_timeout_s))
         return session
 
     def _open_formats(self, session: SparkSession, prepared: _Prepared, hooks: RunHooks) -> None:
@@ -322,7 +322,7 @@ class JobRunner:
         self, bound: CompiledJob, state_note: str, epoch: int, aside: Path | None
     ) -> dict[str, Any]:
         """Return the details for the event that records the start."""
-        bindings = {name: redacted(uri) for name, uri in sorted(self._settings.bindings.items())}
+        bindings = {name: redact(uri) for name, uri in sorted(self._settings.bindings.items())}
         found = {
             "state": state_note,
             "epoch": epoch,
@@ -377,7 +377,7 @@ class JobRunner:
             try:
                 manifest = capture(run.session, run.checkpoint, wanted)
                 details |= {"savepoint": manifest.id, "uri": request.savepoint, "batch": manifest.batch}
-                taken = {"id": manifest.id, "uri": redacted(request.savepoint), "format": manifest.format}
+                taken = {"id": manifest.id, "uri": redact(request.savepoint), "format": manifest.format}
                 events.add("savepoint", taken, by=request.by, batch=manifest.batch)
             except PenstockError as e:
                 error = f"The job has stopped, but its savepoint could not be taken: {e}"

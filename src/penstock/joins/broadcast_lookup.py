@@ -13,7 +13,7 @@ from penstock.expressions.expression import Condition
 from penstock.joins.held_rows import HeldRows
 from penstock.joins.lookup_join import NO_RECORD
 from penstock.joins.pair_expressions import NONE, PairExpressions, Pairs
-from penstock.operators.expression_transforms import ExpressionSetting
+from penstock.operators.expression_transforms import make_settings, read_parameters
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
 from penstock.records.types import RecordType
 from penstock.state.shared import BroadcastState, Setting
@@ -48,7 +48,9 @@ class BroadcastLookup(ConnectedProcessFunction):
         if key is None:
             raise ValueError(f"the field {self._on[1]!r} of the dimension is null")
         if self._deleted is not None:
-            mask, failures = self._deleted.rows(self._kinds[1].batch([record]), self._values())
+            mask, failures = self._deleted.rows(
+                self._kinds[1].batch([record]), read_parameters(self, self._types)
+            )
             if failures:
                 raise ValueError(failures[0])
             if mask[0]:
@@ -62,9 +64,9 @@ class BroadcastLookup(ConnectedProcessFunction):
         ctx: BatchContext,  # noqa: ARG002  # as declared
     ) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
         """Return the records with what the dimension has for them. Raises ValueError if one fails."""
-        left = _rows(records, self._kinds[0])
+        left = HeldRows.numbered(records, self._kinds[0])
         known = list(self.dimension.items())
-        right = _rows(self._kinds[1].batch([record for _, record in known]), self._kinds[1])
+        right = HeldRows.numbered(self._kinds[1].batch([record for _, record in known]), self._kinds[1])
         column = records.column(self._on[0])
         keys = self._kinds[1].field(self._on[1]).to_arrow([key for key, _ in known]).cast(column.type)
         places = pc.index_in(column, value_set=keys)
@@ -72,7 +74,7 @@ class BroadcastLookup(ConnectedProcessFunction):
         places = pc.if_else(column.is_valid(), places, None)
         found = places.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
         rows = np.arange(records.num_rows)
-        values, sides = self._values(), (left, right)
+        values, sides = read_parameters(self, self._types), (left, right)
         matched = np.flatnonzero(found != NONE)
         pairs = Pairs(matched, found[matched], matched, {})
         mask, failures = self._expressions.true(pairs, sides, values)
@@ -88,14 +90,6 @@ class BroadcastLookup(ConnectedProcessFunction):
         _raise_first(failures)
         return batch, rows
 
-    def _values(self) -> dict[str, pa.Scalar]:
-        return {name: pa.scalar(getattr(self, name).get(), kind) for name, kind in self._types.items()}
-
-
-def _rows(batch: pa.RecordBatch, kind: RecordType) -> HeldRows:
-    numbers = np.arange(batch.num_rows)
-    return HeldRows.new(numbers, numbers, batch, kind)
-
 
 def _raise_first(failures: Mapping[int, str]) -> None:
     if failures:
@@ -105,10 +99,7 @@ def _raise_first(failures: Mapping[int, str]) -> None:
 def broadcast_lookup(settings: Mapping[str, Setting[Any]], key: Any, *arguments: Any) -> BroadcastLookup:
     """Return the function of a step with these settings; `key` is the type of the dimension's key in Python."""
     kinds: tuple[RecordType, RecordType] = arguments[0]
-    names: dict[str, Any] = {
-        name: ExpressionSetting(one.set_type, one.default, renamed_from=one.renamed_from)
-        for name, one in settings.items()
-    }
+    names = make_settings(settings)
     names["dimension"] = BroadcastState(key, kinds[1].python_class)
     made: Any = type("BroadcastLookup", (BroadcastLookup,), names)
     found: BroadcastLookup = made(*arguments)

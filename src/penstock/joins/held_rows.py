@@ -15,19 +15,14 @@ import pyarrow.compute as pc
 from penstock.base.instants import FIRST_MS, LAST_MS
 from penstock.records.types import Field, RecordType, type_of_fields
 from penstock.state.lists import ListForm, ListState, offsets_of_lengths
-from penstock.state.state_spec import StateSpec
+from penstock.state.state_spec import StateSpec, record_struct
 
-__all__ = ["HeldRows", "Ints", "Mask", "SideState", "Sides", "record_struct"]
+__all__ = ["HeldRows", "Ints", "Mask", "SideState", "Sides"]
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _TIME = pa.timestamp("us", "UTC")
-
-
-def record_struct(kind: RecordType) -> pa.StructType:
-    """Return the type of records as one column."""
-    return pa.struct([pa.field(f.name, f.type, nullable=True) for f in kind.schema])
 
 
 class SideState(ListState[Any]):
@@ -65,6 +60,12 @@ class HeldRows:
         columns = [batch.column(name) for name in kind.field_names]
         records = pa.StructArray.from_arrays(columns, fields=list(record_struct(kind)))
         return cls(slots, times, records, np.zeros(len(slots), bool))
+
+    @classmethod
+    def numbered(cls, batch: pa.RecordBatch, kind: RecordType) -> HeldRows:
+        """Return rows that have their numbers as slots and times, for lookups, which need neither."""
+        numbers = np.arange(batch.num_rows)
+        return cls.new(numbers, numbers, batch, kind)
 
     @classmethod
     def empty(cls, kind: RecordType) -> HeldRows:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.joins.held_rows import Ints, Mask, Sides
-from penstock.joins.join_step import Joined, JoinStep, JoinTimes, due_times, unmatched
+from penstock.joins.join_step import Joined, JoinStep, JoinTimes, due_times, pair_with_none
 from penstock.joins.matching import SortedRows
 from penstock.joins.pair_expressions import Pairs
 
@@ -135,7 +135,7 @@ def _plus_lone(pairs: Pairs, sides: Sides, ends: tuple[Ints, Ints], lone: list[I
     """Return pairs, followed by rows without a match, which count at the time when that is certain, by that time."""
     if not any(map(len, lone)):
         return pairs
-    columns = [unmatched(rows, side) for side, rows in enumerate(lone)]
+    columns = [pair_with_none(rows, side) for side, rows in enumerate(lone)]
     left = np.concatenate([columns[0][0], columns[1][0]])
     right = np.concatenate([columns[0][1], columns[1][1]])
     times = np.concatenate(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.base.instants import FIRST_MS, LAST_MS
 from penstock.joins.held_rows import Ints, Mask, Sides, SideState
 from penstock.joins.pair_expressions import NONE, PairExpressions, Pairs
-from penstock.operators.expression_transforms import ExpressionSetting
+from penstock.operators.expression_transforms import make_settings, read_parameters
 from penstock.operators.functions import ProcessFunction
 from penstock.records.types import RecordType
 from penstock.state.shared import Setting
@@ -37,8 +37,8 @@ __all__ = [
     "earliest_by_clock",
     "earliest_by_event",
     "join_step",
+    "pair_with_none",
     "stored_due",
-    "unmatched",
 ]
 
 JOINS: Final = "@joins"
@@ -188,7 +188,7 @@ class JoinStep(ProcessFunction):
 
     def parameters(self) -> dict[str, pa.Scalar]:
         """Return the current values of the parameters of expressions."""
-        return {name: pa.scalar(getattr(self, name).get(), kind) for name, kind in self._types.items()}
+        return read_parameters(self, self._types)
 
     def true_pairs(self, pairs: Pairs, sides: Sides) -> tuple[Pairs, list[Problem]]:
         """Return the pairs for which the condition is true, and those for which it has no value."""
@@ -247,7 +247,7 @@ def _earliest(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
     return at_us, rows.column(0).filter(known)
 
 
-def unmatched(rows: Ints, side: int) -> tuple[Ints, Ints]:
+def pair_with_none(rows: Ints, side: int) -> tuple[Ints, Ints]:
     """Return rows of one side as the two columns of pairs that have no other row."""
     none = np.full(len(rows), NONE, np.int64)
     return (rows, none) if side == 0 else (none, rows)
@@ -257,10 +257,7 @@ def join_step(
     kind: type[JoinStep], settings: Mapping[str, Setting[Any]], *arguments: Any, **options: Any
 ) -> JoinStep:
     """Return the function of a step with these settings as parameters of its expressions."""
-    names: dict[str, Any] = {
-        name: ExpressionSetting(one.set_type, one.default, renamed_from=one.renamed_from)
-        for name, one in settings.items()
-    }
+    names = make_settings(settings)
     made: Any = type(kind.__name__, (kind,), names)
     found: JoinStep = made(*arguments, **options)
     found.side_outputs = {LATE_LEFT: found.kinds[0], LATE_RIGHT: found.kinds[1]}  # type: ignore[misc]  # of this step alone, not of its class

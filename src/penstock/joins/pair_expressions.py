@@ -19,12 +19,10 @@ from penstock.expressions.nodes import FieldValue, Node
 from penstock.joins.held_rows import HeldRows, Ints, Mask, Sides
 from penstock.records.types import Field, RecordType, python_values
 
-__all__ = ["LEFT", "NONE", "RIGHT", "How", "PairExpressions", "Pairs", "pair_expressions"]
+__all__ = ["NONE", "How", "PairExpressions", "Pairs", "pair_expressions"]
 
 How = Literal["inner", "left", "right", "full"]
 
-LEFT: Final = 0
-RIGHT: Final = 1
 NONE: Final = -1
 """The row of the other side of a record that has no match."""
 

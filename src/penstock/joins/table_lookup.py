@@ -21,7 +21,7 @@ from penstock.joins.lookup_source import (
     rows_of_keys,
 )
 from penstock.joins.pair_expressions import NONE, PairExpressions, Pairs
-from penstock.operators.expression_transforms import ExpressionSetting
+from penstock.operators.expression_transforms import make_settings, read_parameters
 from penstock.operators.functions import ProcessFunction
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import JsonFormat
@@ -119,10 +119,10 @@ class TableLookup(ProcessFunction):
 
     def enriched(self, records: pa.RecordBatch, of: KeysOfRecords, rows: Mapping[str, Rows]) -> Enriched:
         """Return the records with the rows that their keys have, by the names of the keys."""
-        left = _rows(records, self.kinds[0])
+        left = HeldRows.numbered(records, self.kinds[0])
         right, found, reasons = self._decoded(of.keys, rows)
         places = np.append(found, NONE)[of.numbers]
-        values = {name: pa.scalar(getattr(self, name).get(), kind) for name, kind in self._types.items()}
+        values = read_parameters(self, self._types)
         sides = (left, right)
         matched = np.flatnonzero(places != NONE)
         mask, failures = self._expressions.true(Pairs(matched, places[matched], matched, {}), sides, values)
@@ -163,20 +163,12 @@ class TableLookup(ProcessFunction):
         places[numbers[good]] = np.arange(len(good))
         for row, reason in decoded.bad:
             reasons[int(numbers[row])] = f"the row of the table {self.table!r}: {reason}"
-        return _rows(decoded.batch, self.kinds[1]), places, reasons
-
-
-def _rows(batch: pa.RecordBatch, kind: RecordType) -> HeldRows:
-    numbers = np.arange(batch.num_rows)
-    return HeldRows.new(numbers, numbers, batch, kind)
+        return HeldRows.numbered(decoded.batch, self.kinds[1]), places, reasons
 
 
 def table_lookup(settings: Mapping[str, Setting[Any]], *arguments: Any) -> TableLookup:
     """Return the function of a step with these settings as parameters of its expressions."""
-    names: dict[str, Any] = {
-        name: ExpressionSetting(one.set_type, one.default, renamed_from=one.renamed_from)
-        for name, one in settings.items()
-    }
+    names = make_settings(settings)
     made: Any = type("TableLookup", (TableLookup,), names)
     found: TableLookup = made(*arguments)
     return found

@@ -20,7 +20,7 @@ from penstock.joins.join_step import (
     JoinTimes,
     Problem,
     due_times,
-    unmatched,
+    pair_with_none,
 )
 from penstock.joins.matching import SortedRows
 from penstock.joins.pair_expressions import Pairs
@@ -158,7 +158,7 @@ class WindowJoin(JoinStep):
                 lone = np.ones(len(entries.rows), bool)
                 lone[met] = False
                 alone = entries.where(lone)
-                parts.append(self._pairs(*unmatched(alone.rows, side), alone.starts, alone.ends))
+                parts.append(self._pairs(*pair_with_none(alone.rows, side), alone.starts, alone.ends))
         pairs = _in_order(parts, sides)
         batch, pairs, more = self.records(pairs, sides)
         return batch, pairs.slots(*sides), pairs.times, [*problems, *more]

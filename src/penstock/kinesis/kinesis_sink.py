@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.amazon.service_clients import kept_client
+from penstock.amazon.service_clients import get_client
 from penstock.amazon.service_errors import as_external, is_server_away, is_throttling
 from penstock.bindings.amazon_types import KinesisBinding
 from penstock.errors import BindingError, ExternalSystemError
@@ -76,7 +76,7 @@ class _PutTask(RejectingTask):
         self._binding: Final = binding
         self._encoder: Final = encoder
         self._context: Final = context
-        self._client: Final = kept_client(binding)
+        self._client: Final = get_client(binding)
         self._unkeyed = 0
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.amazon.service_clients import kept_client
+from penstock.amazon.service_clients import get_client
 from penstock.amazon.service_errors import as_external, error_code, is_throttling, server_ms
 from penstock.bindings.amazon_types import KinesisBinding
 from penstock.errors import ExternalSystemError
@@ -48,7 +48,7 @@ class KinesisStream(AbstractContextManager["KinesisStream"]):
 
     def __init__(self, binding: KinesisBinding) -> None:
         self._binding: Final = binding
-        self._client: Final = kept_client(binding)
+        self._client: Final = get_client(binding)
         self.now_ms = 0
         self.retention_ms = 0
         self.created_ms = 0

@@ -15,6 +15,7 @@ from penstock.errors import BindingError
 from penstock.lakes.committed_files import CommittedFile, LakeRows, TableGoneError, changed_error
 from penstock.lakes.delta_files import delta_files, storage_options
 from penstock.lakes.delta_table import as_external, open_table
+from penstock.lakes.staged_files import format_partition_value
 
 __all__ = ["DeltaCommits"]
 
@@ -93,7 +94,10 @@ class DeltaCommits:
                 action["path"],
                 action["size_bytes"],
                 action["num_records"],
-                {name: _text(value) for name, value in (action.get("partition") or {}).items()},
+                {
+                    name: format_partition_value(value)
+                    for name, value in (action.get("partition") or {}).items()
+                },
             )
             for action in actions
         ]
@@ -164,9 +168,3 @@ _ACTIONS: Final = msgspec.json.Decoder(_Action)
 
 def _rows(add: _Add) -> int | None:
     return None if add.stats is None else msgspec.json.decode(add.stats, type=_Statistics).num_records
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)

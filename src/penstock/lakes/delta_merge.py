@@ -20,7 +20,7 @@ def merge_changes(
 ) -> None:
     """Replace, add or delete the row of each key, with one commit. Raises what the library raises."""
     names = [name for name in changes.schema.names if name != GONE]
-    values = {_quoted(name): f"changed.{_quoted(name)}" for name in names}
+    values = {_quote(name): f"changed.{_quote(name)}" for name in names}
     merger = table.merge(
         changes,
         " AND ".join(_equal(changes, name) for name in key),
@@ -30,19 +30,19 @@ def merge_changes(
         streamed_exec=False,
         commit_properties=properties,
     )
-    is_gone = f"changed.{_quoted(GONE)}"
+    is_gone = f"changed.{_quote(GONE)}"
     merger.when_matched_delete(is_gone).when_matched_update(values).when_not_matched_insert(
         values, f"NOT {is_gone}"
     ).execute()
 
 
 def _equal(changes: pa.Table, name: str) -> str:
-    one, other = f"present.{_quoted(name)}", f"changed.{_quoted(name)}"
+    one, other = f"present.{_quote(name)}", f"changed.{_quote(name)}"
     # Only without the second part can rows be found by a hash.
     if not changes.column(name).null_count:
         return f"{one} = {other}"
     return f"({one} = {other} OR ({one} IS NULL AND {other} IS NULL))"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name}`"

@@ -24,7 +24,7 @@ from penstock.lakes.delta_table import (
     open_table,
 )
 from penstock.lakes.stage_task import StageTask, files_of
-from penstock.lakes.staged_changes import ChangeStage, StagedChanges, last_changes, staged_changes
+from penstock.lakes.staged_changes import ChangeStage, StagedChanges, last_changes, read_staged_changes
 from penstock.lakes.staged_files import StagedFile
 from penstock.lakes.upsert_rows import UpsertRows
 from penstock.records.types import RecordType
@@ -141,7 +141,7 @@ class DeltaSink:
                     break
                 check_table(table, self._binding, self._schema)
                 check_replaceable(table, self._binding)
-                parts = [staged_changes(self._read(file)) for file in files]
+                parts = [read_staged_changes(self._read(file)) for file in files]
                 try:
                     changes = last_changes(parts, upserts.key)
                     merge_changes(table, changes, upserts.key, self._properties(batch_id))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import DeltaBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 from penstock.lakes.delta_files import check_reach, delta_files, storage_options
@@ -25,7 +25,7 @@ __all__ = [
     "check_replaceable",
     "check_table",
     "ensure_table",
-    "existing_table",
+    "open_existing_table",
     "open_table",
     "require_library",
 ]
@@ -71,7 +71,7 @@ def as_external(binding: DeltaBinding) -> Iterator[None]:
         yield
     except (DeltaError, OSError) as e:
         # The library says what it has asked for, which must not show a key.
-        secrets = resolved_settings(binding.stream, binding.client).values()
+        secrets = resolve_settings(binding.stream, binding.client).values()
         shown = functools.reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(e))
         if "<Code>NoSuchBucket</Code>" in shown:
             raise PlaceMissingError(
@@ -99,7 +99,7 @@ def open_table(binding: DeltaBinding) -> DeltaTable | None:
         return DeltaTable(binding.directory, storage_options=options)
 
 
-def existing_table(binding: DeltaBinding) -> DeltaTable:
+def open_existing_table(binding: DeltaBinding) -> DeltaTable:
     """Open the table of a binding. Raises PlaceMissingError when there is none."""
     table = open_table(binding)
     if table is None:
@@ -115,7 +115,7 @@ def ensure_table(binding: DeltaBinding, schema: pa.Schema) -> DeltaTable:
 
     Raises PlaceMissingError when it does not exist and is not to be created, and BindingError when it cannot be used.
     """
-    table = open_table(binding) if binding.create_table else existing_table(binding)
+    table = open_table(binding) if binding.create_table else open_existing_table(binding)
     try:
         delta_files(binding).check()
         if table is None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import IcebergBinding
 from penstock.errors import BindingError, ExternalSystemError, PenstockError, PlaceMissingError
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "as_external",
     "catalog_file",
-    "existing_table",
     "file_settings",
     "open_catalog",
+    "open_existing_table",
     "open_table",
     "require_library",
     "without_own",
@@ -58,7 +58,7 @@ def require_library(stream: str) -> None:
 def open_catalog(binding: IcebergBinding) -> Catalog:
     """Open the catalog of a binding. Raises BindingError without the library, and ExternalSystemError."""
     require_library(binding.stream)
-    login = resolved_settings(binding.stream, binding.login)
+    login = resolve_settings(binding.stream, binding.login)
     settings = {**file_settings(binding), "uri": binding.catalog}
     if binding.warehouse is not None:
         settings["warehouse"] = binding.warehouse
@@ -95,7 +95,7 @@ def open_table(binding: IcebergBinding) -> Table | None:
             return None
 
 
-def existing_table(binding: IcebergBinding) -> Table:
+def open_existing_table(binding: IcebergBinding) -> Table:
     """Open the table of a binding. Raises PlaceMissingError when there is none."""
     table = open_table(binding)
     if table is None:
@@ -114,7 +114,7 @@ def catalog_file(binding: IcebergBinding) -> Path | None:
 def file_settings(binding: IcebergBinding) -> dict[str, str]:
     """Return pyiceberg's settings for the files of a table, with the secrets as this process has them."""
     environment = {name: os.environ[name] for name in _FROM_ENVIRONMENT if os.environ.get(name)}
-    found = {**environment, **resolved_settings(binding.stream, binding.client)}
+    found = {**environment, **resolve_settings(binding.stream, binding.client)}
     return {**_IO, **{setting: found[name] for name, setting in _S3_SETTINGS.items() if name in found}}
 
 
@@ -134,7 +134,7 @@ def as_external(binding: IcebergBinding) -> Iterator[None]:
 
 def without_own(binding: IcebergBinding, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings for files that a catalog has given, without those that each process finds itself."""
-    secrets = {*resolved_settings(binding.stream, binding.login).values()}
+    secrets = {*resolve_settings(binding.stream, binding.login).values()}
     own = file_settings(binding)
     return {
         name: value

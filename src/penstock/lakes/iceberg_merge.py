@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-__all__ = ["merged_files", "replaced_rows"]
+__all__ = ["merge_files", "replaced_rows"]
 
 # As many values can be compared with the bounds of a file; of more only the least and the greatest are.
 _MAX_VALUES: Final = 200
 
 
-def merged_files(
-    table: Table, changes: pa.Table, key: Sequence[str]
-) -> tuple[list[DataFile], list[DataFile]]:
+def merge_files(table: Table, changes: pa.Table, key: Sequence[str]) -> tuple[list[DataFile], list[DataFile]]:
     """Write the rows of a table that changes leave, and those that they bring.
 
     Returns the files to remove from the table, and the new ones. Nothing of them is in the table yet.

@@ -16,10 +16,10 @@ from penstock.errors import BindingError, ExternalSystemError, PenstockError
 from penstock.lakes.commit_rest import ATTEMPTS, CommitRest
 from penstock.lakes.iceberg_catalog import as_external, file_settings, open_table, without_own
 from penstock.lakes.iceberg_files import IcebergFile, IcebergStage, data_file
-from penstock.lakes.iceberg_merge import merged_files
+from penstock.lakes.iceberg_merge import merge_files
 from penstock.lakes.iceberg_table import check_table, ensure_table
 from penstock.lakes.stage_task import StageTask, files_of
-from penstock.lakes.staged_changes import ChangeStage, StagedChanges, last_changes, staged_changes
+from penstock.lakes.staged_changes import ChangeStage, StagedChanges, last_changes, read_staged_changes
 from penstock.lakes.upsert_rows import UpsertRows
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
@@ -136,7 +136,7 @@ class IcebergSink:
         if self._upserts is None:
             return self._committed_upon(table, batch_id, partial(_append, table, files))
         parts = [_read(table, file.path) for file in files]
-        old, new = merged_files(table, last_changes(parts, self._upserts.key), self._upserts.key)
+        old, new = merge_files(table, last_changes(parts, self._upserts.key), self._upserts.key)
         is_done = self._committed_upon(table, batch_id, partial(_overwrite, old, new))
         for path in [file.path for file in files] if is_done else [file.file_path for file in new]:
             with suppress(FileNotFoundError):
@@ -250,7 +250,7 @@ def _save(files: FileIO, path: str, content: IO[bytes]) -> None:
 
 def _read(table: Table, path: str) -> pa.Table:
     with table.io.new_input(path).open() as file:
-        return staged_changes(file.read())
+        return read_staged_changes(file.read())
 
 
 def _committed(table: Table, line: str) -> int:

@@ -12,11 +12,11 @@ from penstock.errors import BindingError
 from penstock.lakes.iceberg_catalog import (
     as_external,
     catalog_file,
-    existing_table,
     open_catalog,
+    open_existing_table,
     open_table,
 )
-from penstock.lakes.iceberg_types import iceberg_schema, shown_type, without_ids
+from penstock.lakes.iceberg_types import format_type, iceberg_schema, without_ids
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
@@ -38,7 +38,7 @@ def ensure_table(binding: IcebergBinding, schema: pa.Schema) -> Table:
 
     Raises PlaceMissingError when it does not exist and is not to be created, and BindingError when it cannot be used.
     """
-    table = open_table(binding) if binding.create_table else existing_table(binding)
+    table = open_table(binding) if binding.create_table else open_existing_table(binding)
     if table is None:
         table = _created(binding, schema)
     check_table(table, binding, schema)
@@ -90,8 +90,8 @@ def check_table(table: Table, binding: IcebergBinding, schema: pa.Schema) -> Non
     for name, field in wanted.items():
         if without_ids(field.field_type) != without_ids(there[name].field_type):
             raise BindingError(
-                f"{place} has {name} as {shown_type(there[name].field_type)}, but the records have it as "
-                f"{shown_type(field.field_type)}. Cast the field in the job, or bind the sink to another table."
+                f"{place} has {name} as {format_type(there[name].field_type)}, but the records have it as "
+                f"{format_type(field.field_type)}. Cast the field in the job, or bind the sink to another table."
             )
         if there[name].required and not field.required:
             raise BindingError(
@@ -163,7 +163,7 @@ def _wanted_spec(binding: IcebergBinding, schema: Schema) -> PartitionSpec:
         ):
             raise BindingError(
                 f"Sink {binding.stream!r}: {rule} cannot partition a table, since {rule.field} is "
-                f"{shown_type(source.field_type)}. Choose another field or transform."
+                f"{format_type(source.field_type)}. Choose another field or transform."
             )
         suffix = rule.transform.partition("[")[0]
         name = rule.field if suffix == "identity" else f"{rule.field}_{suffix}"

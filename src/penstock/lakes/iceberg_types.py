@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
 
-__all__ = ["iceberg_schema", "shown_type", "without_ids"]
+__all__ = ["format_type", "iceberg_schema", "without_ids"]
 
 _PLAIN: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "boolean",
@@ -99,16 +99,16 @@ def without_ids(kind: IcebergType) -> Any:
     return str(kind)
 
 
-def shown_type(kind: IcebergType) -> str:
+def format_type(kind: IcebergType) -> str:
     """Return a type for messages, without ids."""
     from pyiceberg.types import ListType, MapType, StructType
 
     if isinstance(kind, StructType):
         return (
-            f"struct<{', '.join(f'{field.name}: {shown_type(field.field_type)}' for field in kind.fields)}>"
+            f"struct<{', '.join(f'{field.name}: {format_type(field.field_type)}' for field in kind.fields)}>"
         )
     if isinstance(kind, ListType):
-        return f"list<{shown_type(kind.element_type)}>"
+        return f"list<{format_type(kind.element_type)}>"
     if isinstance(kind, MapType):
-        return f"map<{shown_type(kind.key_type)}, {shown_type(kind.value_type)}>"
+        return f"map<{format_type(kind.key_type)}, {format_type(kind.value_type)}>"
     return str(kind)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.lakes.upsert_rows import UpsertRows
 
-__all__ = ["ChangeStage", "StagedChanges", "last_changes", "staged_changes"]
+__all__ = ["ChangeStage", "StagedChanges", "last_changes", "read_staged_changes"]
 
 _MEMORY_BYTES: Final = 32 << 20
 
@@ -78,7 +78,7 @@ class ChangeStage:
                 self._remove(self._path)
 
 
-def staged_changes(content: bytes) -> pa.Table:
+def read_staged_changes(content: bytes) -> pa.Table:
     """Return the changes of a file."""
     return pa.ipc.open_stream(content).read_all()
 

@@ -19,7 +19,7 @@ from penstock.base.durable import make_folder, sync_file, sync_folder
 from penstock.lakes.column_bounds import file_statistics
 from penstock.lakes.held_files import HeldFiles, PartitionValues
 
-__all__ = ["FileStage", "StagedFile", "is_partition_type"]
+__all__ = ["FileStage", "StagedFile", "format_partition_value", "is_partition_type"]
 
 # A folder has the value only for people; it may be cut, since the log has the whole.
 _MAX_FOLDER_CHARS: Final = 100
@@ -72,7 +72,7 @@ class FileStage:
                 (self._folder / done.path).unlink(missing_ok=True)
 
     def _open(self, values: PartitionValues) -> _OpenFile:
-        parts = dict(zip(self._partition_by, map(_text, values), strict=True))
+        parts = dict(zip(self._partition_by, map(format_partition_value, values), strict=True))
         path = f"{_folder_of(parts)}{self._name}-{uuid.uuid4().hex[:12]}.snappy.parquet"
         return _OpenFile(self._folder, path, parts, self._schema)
 
@@ -135,7 +135,8 @@ def _without_empty(values: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
 
-def _text(value: Any) -> str | None:
+def format_partition_value(value: Any) -> str | None:
+    """Return a value of a partition as the log of Delta has it."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

@@ -149,13 +149,13 @@ class Job(JobDescription):
 
     def _code(self) -> dict[str, Path]:
         """Return the user's modules that the workers need, by their paths below a folder of the import path."""
-        from penstock.jobs.job_code import loaded_modules
+        from penstock.jobs.job_code import find_loaded_modules
 
         nodes = self.graph.nodes.values()
         functions = [node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)]
         kinds = [*(source.record_type for source in self.graph.sources()), *self.graph.lookups.values()]
         classes = [kind.python_class for kind in kinds]
-        return loaded_modules([*functions, *self.called_functions, *classes])
+        return find_loaded_modules([*functions, *self.called_functions, *classes])
 
     def _bind(
         self, given: Mapping[str, Any], checkpoint: Path, temporary: object, *, bounded: bool

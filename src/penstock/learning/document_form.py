@@ -26,8 +26,8 @@ __all__ = [
     "TAG",
     "ClosedModelError",
     "attributes_of",
+    "import_named",
     "is_open",
-    "named",
 ]
 
 TAG: Final = "#"
@@ -111,7 +111,7 @@ def _is_source(module: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def named(name: str, package: str) -> Any:
+def import_named(name: str, package: str) -> Any:
     """Return a class or function of the package by its name, MODULE:QUALNAME."""
     module, _, path = name.partition(":")
     parts = module.split(".")

@@ -25,8 +25,8 @@ from penstock.learning.document_form import (
     TAG,
     ClosedModelError,
     attributes_of,
+    import_named,
     is_open,
-    named,
 )
 
 __all__ = ["read_model"]
@@ -171,7 +171,7 @@ class _Reader:
         return getattr(holder, name)
 
     def _function(self, found: dict[str, Any], fresh: Any) -> Any:  # noqa: ARG002  # as its neighbours
-        made = named(found["#name"], self._package)
+        made = import_named(found["#name"], self._package)
         if not isinstance(made, types.FunctionType) or "." not in made.__qualname__:
             raise ClosedModelError(
                 f"the document of a model has {found['#name']}, which is not a function of a class"
@@ -214,7 +214,7 @@ class _Reader:
         return made
 
     def _class_of(self, name: str) -> type:
-        kind = named(name, self._package)
+        kind = import_named(name, self._package)
         if not isinstance(kind, type) or not is_open(kind, self._package):
             raise ClosedModelError(
                 f"the document of a model has a {name}, which is not a class of {self._package}"

@@ -26,8 +26,8 @@ from penstock.learning.document_form import (
     TAG,
     ClosedModelError,
     attributes_of,
+    import_named,
     is_open,
-    named,
 )
 
 __all__ = ["write_model"]
@@ -197,7 +197,7 @@ class _Writer:
             return {TAG: "code"}
         name = f"{value.__module__}:{value.__qualname__}"
         try:
-            known = named(name, self._package)
+            known = import_named(name, self._package)
         except ClosedModelError:
             known = None
         if known is value and "." in value.__qualname__:
@@ -259,5 +259,5 @@ def _is_same(value: Any, other: Any) -> bool:
 def _closed(value: Any, place: str) -> ClosedModelError:
     kind = type(value)
     what = getattr(value, "__qualname__", None)
-    named = f"the function {what}" if what else f"a {kind.__module__}.{kind.__qualname__}"
-    return ClosedModelError(f"{place.lstrip('.') or 'the model'} is {named}, which is not plain data")
+    described = f"the function {what}" if what else f"a {kind.__module__}.{kind.__qualname__}"
+    return ClosedModelError(f"{place.lstrip('.') or 'the model'} is {described}, which is not plain data")

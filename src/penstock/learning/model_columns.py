@@ -60,7 +60,7 @@ class ModelColumns:
             return json.loads(text)
         if self._form is None:
             raise ValueError("a model of this kind is its document, and there is none")
-        return _filled(self._form, [values[name] for name in self._names])
+        return _fill(self._form, [values[name] for name in self._names])
 
 
 def same_shape(document: Any, other: Any) -> bool:
@@ -129,13 +129,13 @@ def _numbered(node: Any, numbers: Any) -> Any:
     return found
 
 
-def _filled(node: Any, values: list[Any]) -> Any:
+def _fill(node: Any, values: list[Any]) -> Any:
     """Return a document with the numbers of columns."""
     kind = type(node)
     if kind is _Leaf:
         return values[node.at]
     if kind is list:
-        found = [_filled(value, values) for value in node]
+        found = [_fill(value, values) for value in node]
         if any(type(value) is _Leaf and values[value.at] is None for value in node):
             raise ValueError("a model in columns has all numbers of a list, or its document")
         return found
@@ -145,12 +145,12 @@ def _filled(node: Any, values: list[Any]) -> Any:
     for name, value in node.items():
         if name == "#pairs":
             made[name] = [
-                [key, _filled(held, values)]
+                [key, _fill(held, values)]
                 for key, held in value
                 if type(held) is not _Leaf or values[held.at] is not None
             ]
         elif type(value) is not _Leaf or values[value.at] is not None:
-            made[name] = value if name in _CONSTANTS else _filled(value, values)
+            made[name] = value if name in _CONSTANTS else _fill(value, values)
     return made
 
 

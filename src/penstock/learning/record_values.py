@@ -51,7 +51,7 @@ def record_values(record: Any, names: Sequence[str], texts: Sequence[str]) -> di
     Raises ValueError where there is none, or one of another type: a text in `texts`, a finite number elsewhere.
     """
     return {
-        name: _checked(name, value, is_text=name in texts)
+        name: _check(name, value, is_text=name in texts)
         for name, value in zip(names, _fields(record, names), strict=True)
     }
 
@@ -68,7 +68,7 @@ def column_values(
             raise ValueError(
                 f"the column {name!r} has {len(values)} values, and there are {count} key indices"
             )
-        found[name] = [_checked(name, value, is_text=name in texts) for value in values]
+        found[name] = [_check(name, value, is_text=name in texts) for value in values]
     return found
 
 
@@ -82,7 +82,7 @@ def _column(records: Any, name: str) -> Any:
     return records.column(name) if isinstance(records, pa.RecordBatch) else records[name]
 
 
-def _checked(name: str, value: Any, *, is_text: bool) -> Any:
+def _check(name: str, value: Any, *, is_text: bool) -> Any:
     if is_text:
         if type(value) is str:
             return value

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.machine.cache import cache_folder, write_whole
-from penstock.machine.jars import jars_folder, pinned_jars, pyspark_folder
+from penstock.machine.jars import jars_folder, pyspark_folder, read_pinned_jars
 from penstock.machine.java import JavaHome
 
 __all__ = ["archive_options", "class_archive", "make_class_archive"]
@@ -50,7 +50,7 @@ values.key_by("key").process("last", Last(), output="key INT, value DOUBLE").sin
 def class_archive(java: JavaHome) -> Path:
     """Return the path of the archive of a Java, whether or not it exists. Another Java or PySpark has another one."""
     release = java.home / "release"
-    (filesystem,) = pinned_jars()["filesystem"]
+    (filesystem,) = read_pinned_jars()["filesystem"]
     parts = [
         str(java.home),
         release.read_text() if release.is_file() else str(java.version),

@@ -29,8 +29,8 @@ __all__ = [
     "jars_folder",
     "job_jars",
     "kafka_broker_jars",
-    "pinned_jars",
     "pyspark_folder",
+    "read_pinned_jars",
     "s3_jars",
 ]
 
@@ -61,7 +61,7 @@ class Jar:
 
 
 @functools.cache
-def pinned_jars() -> dict[str, tuple[Jar, ...]]:
+def read_pinned_jars() -> dict[str, tuple[Jar, ...]]:
     """Return the pinned jars by set: `filesystem`, `broker` and `s3`."""
     found: dict[str, tuple[Jar, ...]] = {}
     for line in _TABLE.read_text().splitlines():
@@ -73,7 +73,7 @@ def pinned_jars() -> dict[str, tuple[Jar, ...]]:
 
 def job_jars() -> tuple[Jar, ...]:
     """Return the jars that jobs need besides Spark's own."""
-    return pinned_jars()["filesystem"]
+    return read_pinned_jars()["filesystem"]
 
 
 def jars_folder() -> Path:
@@ -88,7 +88,7 @@ def bare_filesystem_jar() -> Path:
         JarResolutionError: it is not in the cache, and could not be fetched.
 
     """
-    return resolve(pinned_jars()["filesystem"], jars_folder())[0]
+    return resolve(read_pinned_jars()["filesystem"], jars_folder())[0]
 
 
 def kafka_broker_jars() -> Path:
@@ -98,7 +98,7 @@ def kafka_broker_jars() -> Path:
         JarResolutionError: they are not in the cache, and could not be fetched.
 
     """
-    jars = pinned_jars()["broker"]
+    jars = read_pinned_jars()["broker"]
     version = next(jar.version for jar in jars if jar.name == "kafka_2.13")
     folder = cache_folder() / f"kafka-broker-{version}"
     resolve(jars, folder)
@@ -112,7 +112,7 @@ def s3_jars() -> list[Path]:
         JarResolutionError: they are not in the cache, and could not be fetched.
 
     """
-    jars = pinned_jars()["s3"]
+    jars = read_pinned_jars()["s3"]
     version = next(jar.version for jar in jars if jar.name == "hadoop-aws")
     return resolve(jars, cache_folder() / f"hadoop-aws-{version}")
 

@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
@@ -28,7 +27,7 @@ from penstock.errors import PenstockError
 from penstock.machine.jars import kafka_broker_jars
 from penstock.machine.java import find_java
 
-__all__ = ["BrokerCertificates", "BrokerStartError", "KafkaBroker"]
+__all__ = ["BrokerStartError", "KafkaBroker"]
 
 _PATIENCE_S: Final = 60.0
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
@@ -40,18 +39,6 @@ class BrokerStartError(PenstockError):
     """The Kafka broker did not start."""
 
     fault = "external"
-
-
-@dataclass(frozen=True)
-class BrokerCertificates:
-    """The certificates of a broker, as files in PEM.
-
-    `own` has the private key (PKCS#8, not encrypted), the certificate and those of its authorities, and `authorities`
-    the certificates of the authorities that clients must have theirs from.
-    """
-
-    own: Path
-    authorities: Path
 
 
 class KafkaBroker:
@@ -66,30 +53,15 @@ class KafkaBroker:
     Args:
         folder: the folder of its data; None is a temporary folder that is removed at the end.
         heap_mb: the broker's heap, in megabytes.
-        users: the passwords of users, by name. With them the broker also listens at `secured`, where clients log in
-            (SASL_PLAINTEXT, mechanism PLAIN).
-        certificates: with them the broker also listens at `encrypted`, for clients that show a certificate (SSL), and
-            at `secured_encrypted`, where its users log in (SASL_SSL, mechanism PLAIN).
 
     """
 
-    def __init__(
-        self,
-        folder: Path | None = None,
-        heap_mb: int = 512,
-        users: Mapping[str, str] | None = None,
-        certificates: BrokerCertificates | None = None,
-    ) -> None:
+    def __init__(self, folder: Path | None = None, heap_mb: int = 512) -> None:
         self._temporary = folder is None
         self._folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self._heap_mb = heap_mb
         self._process: subprocess.Popen[bytes] | None = None
-        self._users = dict(users or {})
-        self._certificates = certificates
-        listeners = ["PLAINTEXT", "CONTROLLER"]
-        listeners += ["SASL_PLAINTEXT"] if self._users else []
-        if certificates is not None:
-            listeners += ["SSL", "SASL_SSL"] if self._users else ["SSL"]
+        listeners = self._listeners()
         self._ports = dict(zip(listeners, _free_ports(len(listeners)), strict=True))
 
     @property
@@ -97,20 +69,9 @@ class KafkaBroker:
         """The address for clients, `host:port`."""
         return self._at("PLAINTEXT")
 
-    @property
-    def secured(self) -> str:
-        """The address for clients that log in, `host:port`."""
-        return self._at("SASL_PLAINTEXT")
-
-    @property
-    def encrypted(self) -> str:
-        """The address for clients that show a certificate, `host:port`."""
-        return self._at("SSL")
-
-    @property
-    def secured_encrypted(self) -> str:
-        """The address for clients that log in over TLS, `host:port`."""
-        return self._at("SASL_SSL")
+    def _listeners(self) -> list[str]:
+        """Return the names of the listeners: each protocol for clients, and the controller."""
+        return ["PLAINTEXT", "CONTROLLER"]
 
     def _at(self, listener: str) -> str:
         assert listener in self._ports, f"the broker was started without {listener}"
@@ -140,7 +101,7 @@ class KafkaBroker:
         assert self._process is None or self._process.poll() is not None, "the broker runs already"
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "server.properties"
-        config.write_text(self._configuration())
+        config.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()))
         if not (self._folder / "data" / "meta.properties").exists():
             self._format(config)
         # The kernel ends the broker with the thread that started it, not with the process. A pool thread may end early.
@@ -208,8 +169,8 @@ class KafkaBroker:
                 f"Kafka's storage could not be formatted: {(done.stderr or done.stdout).strip()[-500:]}"
             )
 
-    def _configuration(self) -> str:
-        settings = {
+    def _settings(self) -> dict[str, str]:
+        return {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{self._at('CONTROLLER')}",
@@ -237,30 +198,6 @@ class KafkaBroker:
             "share.coordinator.state.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.hours": "168",
-        }
-        settings |= self._login_settings() | self._encryption_settings()
-        return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-    def _login_settings(self) -> dict[str, str]:
-        if not self._users:
-            return {}
-        users = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
-        login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
-        listeners = [name for name in self._ports if name.startswith("SASL_")]
-        return {
-            "sasl.enabled.mechanisms": "PLAIN",
-            **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": login for name in listeners},
-        }
-
-    def _encryption_settings(self) -> dict[str, str]:
-        if self._certificates is None:
-            return {}
-        return {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self._certificates.own),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self._certificates.authorities),
-            "listener.name.ssl.ssl.client.auth": "required",
         }
 
     def _await_ready(self) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.models.model import BatchPlace, RecordPlace
 
-__all__ = ["Answer", "is_record", "repeated_text"]
+__all__ = ["Answer", "is_record", "repeat_text"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Answer:
         """Return the version of each record as a column of text."""
         texts = [f"{prefix}{name or ''}" for name in self.versions]
         if len(texts) == 1:
-            return repeated_text(texts[0], len(self.by))
+            return repeat_text(texts[0], len(self.by))
         return pa.array(texts, pa.string()).take(pa.array(self.by))
 
 
@@ -40,7 +40,7 @@ def is_record(ctx: BatchPlace | RecordPlace) -> TypeGuard[RecordPlace]:
     return getattr(ctx, "key_indices", None) is None
 
 
-def repeated_text(text: str, count: int) -> pa.StringArray:
+def repeat_text(text: str, count: int) -> pa.StringArray:
     """Return a column of the same text, in less time than Arrow takes for it."""
     data = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))

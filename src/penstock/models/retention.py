@@ -12,7 +12,7 @@ def removable_contents(
 ) -> list[str]:
     """Return the contents that a micro-batch makes removable, sorted.
 
-    A checkpoint can go back by `retained` micro-batches, and a savepoint is of one of them. So a content goes once so
+    A checkpoint can go back by `retained` micro-batches, and a savepoint is of one of them. So a content goes once that
     many have followed the one after which no version had it. A repetition of the micro-batch returns the same.
 
     Args:

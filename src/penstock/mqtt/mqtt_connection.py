@@ -14,7 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import MqttBinding
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
 from penstock.records.cloud_events import EVENT_CONTENT_TYPE
@@ -104,7 +104,7 @@ class MqttConnection:
         client.on_message, client.on_disconnect = on_message, on_disconnect
         client.on_connect, client.on_subscribe, client.on_publish = on_connect, on_subscribe, on_publish
         if binding.user is not None:
-            password = resolved_setting(binding.stream, binding.login, "password")
+            password = resolve_setting(binding.stream, binding.login, "password")
             client.username_pw_set(binding.user, password)
         if binding.secure:
             try:

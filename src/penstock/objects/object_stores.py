@@ -26,7 +26,7 @@ __all__ = [
     "Endpoint",
     "Patience",
     "Place",
-    "carried_endpoint",
+    "find_endpoint",
     "is_denied",
     "is_host",
     "is_without_bucket",
@@ -156,10 +156,10 @@ def s3_endpoint(environ: Mapping[str, str]) -> Endpoint:
     return Endpoint(uri, region, hosted)
 
 
-def carried_endpoint(environ: Mapping[str, str]) -> dict[str, str]:
+def find_endpoint(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that say where S3 is, for processes on other machines, which have credentials only.
 
-    >>> carried_endpoint({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_SECRET_ACCESS_KEY": "x"})
+    >>> find_endpoint({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_SECRET_ACCESS_KEY": "x"})
     {'AWS_ENDPOINT_URL_S3': 'http://127.0.0.1:9000'}
     """
     endpoint = s3_endpoint(environ)

@@ -53,12 +53,12 @@ def _timestamps(column: pa.Array) -> pa.Array:
 def times_ms(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the times of such a column in milliseconds since 1970, and a mask of its nulls."""
     if pa.types.is_integer(column.type):
-        return _filled(column.cast(pa.int64()))
-    microseconds, is_missing = _filled(_timestamps(column).cast(pa.int64()))
+        return _fill(column.cast(pa.int64()))
+    microseconds, is_missing = _fill(_timestamps(column).cast(pa.int64()))
     return microseconds // 1000, is_missing
 
 
-def _filled(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _fill(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the numbers of a column, with 0 for null, and a mask of the nulls."""
     if not column.null_count:
         return column.to_numpy(), np.zeros(len(column), bool)

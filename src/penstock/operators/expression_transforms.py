@@ -16,7 +16,14 @@ from penstock.records.types import RecordType
 from penstock.state.shared import Setting
 from penstock.state.state_spec import value_spec
 
-__all__ = ["ExpressionStep", "apply_expression", "expression_step", "parameter_types"]
+__all__ = [
+    "ExpressionStep",
+    "apply_expression",
+    "expression_step",
+    "make_settings",
+    "parameter_types",
+    "read_parameters",
+]
 
 
 def apply_expression(
@@ -40,6 +47,19 @@ class ExpressionSetting(Setting[Any]):
     has_history = False
 
 
+def make_settings(parameters: Mapping[str, Setting[Any]]) -> dict[str, Any]:
+    """Return the settings that a step declares for the parameters of its expressions, by name."""
+    return {
+        name: ExpressionSetting(one.set_type, one.default, renamed_from=one.renamed_from)
+        for name, one in parameters.items()
+    }
+
+
+def read_parameters(function: object, types: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar]:
+    """Return the current values of parameters that are settings of the function of a step."""
+    return {name: pa.scalar(getattr(function, name).get(), kind) for name, kind in types.items()}
+
+
 class ExpressionStep(ProcessFunction):
     """The function of a step that evaluates a condition or a selection with parameters, which are its settings."""
 
@@ -49,7 +69,7 @@ class ExpressionStep(ProcessFunction):
 
     def process_batch(self, records: pa.RecordBatch, ctx: BatchContext) -> Any:  # noqa: ARG002  # as declared
         """Emit the records for which the condition is true, or the selected ones. Raises ValueError if one fails."""
-        values = {name: pa.scalar(getattr(self, name).get(), kind) for name, kind in self._types.items()}
+        values = read_parameters(self, self._types)
         if isinstance(self.expression, Condition):
             rows, failures = self.expression.true_rows(records, values)
             result: Any = (records.take(pa.array(rows)), rows) if len(rows) else None
@@ -92,10 +112,7 @@ def expression_step(
             raise JobDefinitionError(
                 f"{who} declares the setting {name!r}, but does not use ${{{name}}}. Remove it."
             )
-    own = {
-        name: ExpressionSetting(one.set_type, one.default, renamed_from=one.renamed_from)
-        for name, one in settings.items()
-    }
+    own = make_settings(settings)
     kind = type("ExpressionStep", (ExpressionStep,), own)
     found: ExpressionStep = kind(expression, types)
     return found

@@ -350,7 +350,7 @@ def output_type(function: ProcessFunction, declared: Any, step: str) -> RecordTy
     if declared is not None:
         return record_type(declared)
     kind = type(function)
-    if is_vectorised(function) and annotated_result(kind.process_batch) is type(None):
+    if is_vectorised(function) and read_result_type(kind.process_batch) is type(None):
         return None
     return result_record_type(kind.process_record, f"Step {step!r}")
 
@@ -360,7 +360,7 @@ def result_record_type(function: Any, who: str) -> RecordType | None:
 
     Returns None for `-> None`. Raises JobDefinitionError without an annotation.
     """
-    hint = annotated_result(function)
+    hint = read_result_type(function)
     if hint is type(None):
         return None
     if hint is None or hint is Any:
@@ -370,7 +370,7 @@ def result_record_type(function: Any, who: str) -> RecordType | None:
     return record_type(hint)
 
 
-def annotated_result(function: Any) -> Any:
+def read_result_type(function: Any) -> Any:
     """Return the element type of a function's return annotation; NoneType for `-> None`, None without one."""
     try:
         hint = typing.get_type_hints(function).get("return")

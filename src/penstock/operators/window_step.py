@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.base.instants import FIRST_MS, LAST_MS
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction, result_record_type
@@ -315,7 +315,10 @@ def _inside(trigger: Trigger) -> Trigger:
 
 def _check_declared(function: type) -> None:
     """Raise JobDefinitionError when a window function declares something that only process functions may."""
-    for name, found in [*declared_shared(function).items(), *declared_in(function, TransientField).items()]:
+    for name, found in [
+        *declared_shared(function).items(),
+        *find_declarations(function, TransientField).items(),
+    ]:
         raise JobDefinitionError(
             f"{function.__name__} declares {name!r}, a {type(found).__name__}, but a window function can only have "
             "keyed states. Declare it in a process function after the windows."
@@ -345,7 +348,7 @@ def window_step(spec: WindowSpec, record_type: RecordType, output: WindowOutput)
     names: dict[str, Any] = {}
     if function is not None:
         _check_declared(type(function))
-        names.update(declared_in(type(function), KeyedState))
+        names.update(find_declarations(type(function), KeyedState))
     for name, parameter in parameters_of(spec, WindowOperator(spec)).items():
         if name in names:
             raise JobDefinitionError(

@@ -11,12 +11,12 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.committed_state import committed_batch, committed_slots
+from penstock.checkpoints.committed_state import committed_slots, find_committed_batch
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedStep, read_described
 from penstock.engine.slot import Header, merge_headers
 from penstock.errors import CheckpointError, QueryError
-from penstock.queries.locked_engine import QueryLimits, answer, check, quoted
-from penstock.queries.named_tables import StepColumns, Wanted, explain_names, select, wanted_of
+from penstock.queries.locked_engine import QueryLimits, answer, check, quote
+from penstock.queries.named_tables import StepColumns, Wanted, explain_names, find_wanted, select
 from penstock.queries.query_answers import Answer
 from penstock.savepoints.captured_tables import (
     FrozenEntries,
@@ -49,7 +49,7 @@ def query_job(checkpoint: str, query: str, limits: QueryLimits | None = None) ->
     folder, most = Checkpoint(Path(checkpoint)), limits or QueryLimits()
     steps = read_described(folder.folder).steps
     relations = dict(_relations(steps))
-    wanted = wanted_of(query, relations)
+    wanted = find_wanted(query, relations)
     needed = [relations[name] for name in wanted.relations]
     try:
         # A wrong query fails before anything is read.
@@ -87,7 +87,7 @@ class _StepRelation:
 
     def sql(self, stored: Sequence[str]) -> str:
         """Return the SQL that shows some stored columns."""
-        shown = {self.states[name]: quoted(name) for name in stored}
+        shown = {self.states[name]: quote(name) for name in stored}
         return select({**self.columns.key_columns(), **shown}, self.table)
 
 
@@ -107,12 +107,10 @@ class _TableRelation:
 
     def sql(self, stored: Sequence[str]) -> str:
         """Return the SQL that shows the keys with a value."""
-        shown = {self.states[name]: quoted(name) for name in stored}
+        shown = {self.states[name]: quote(name) for name in stored}
         if EXPIRES_AT in shown:
             shown[EXPIRES_AT] = f"make_timestamptz({shown[EXPIRES_AT]} * 1000)"
-        return (
-            f"{select({KEY_COLUMN: KEY_COLUMN, **shown}, self.table)} WHERE {quoted(stored[0])} IS NOT NULL"
-        )
+        return f"{select({KEY_COLUMN: KEY_COLUMN, **shown}, self.table)} WHERE {quote(stored[0])} IS NOT NULL"
 
 
 @dataclass(frozen=True)
@@ -189,12 +187,12 @@ def _read_newest(
     """Read the needed tables, all after the newest committed micro-batch, and return it with them."""
     for attempt in itertools.count(1):
         lineage = checkpoint.known_lineage()
-        batch = committed_batch(checkpoint, lineage, None)
+        batch = find_committed_batch(checkpoint, lineage, None)
         try:
             return batch, _read(checkpoint, lineage, batch, steps, needs)
         except CheckpointError:
             # A job that continues removes the files of older micro-batches.
-            newer = committed_batch(checkpoint, checkpoint.known_lineage(), None)
+            newer = find_committed_batch(checkpoint, checkpoint.known_lineage(), None)
             if newer == batch or attempt == _MAX_ATTEMPTS:
                 raise
     raise AssertionError

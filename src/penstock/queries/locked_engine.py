@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import QueryError
 
-__all__ = ["QueryLimits", "answer", "check", "quoted"]
+__all__ = ["QueryLimits", "answer", "check", "quote"]
 
 _CONFIGURATION: Final = {
     "enable_external_access": "false",
@@ -88,13 +88,13 @@ def _opened(
         for name, table in tables.items():
             connection.register(name, table)
         for name, sql in views.items():
-            connection.execute(f"CREATE VIEW state.{quoted(name)} AS {sql}")
+            connection.execute(f"CREATE VIEW state.{quote(name)} AS {sql}")
         connection.execute("SET lock_configuration = true")
         _check_statement(duckdb, connection, query)
         yield duckdb, connection
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
 

@@ -10,9 +10,9 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import QueryError
-from penstock.queries.locked_engine import quoted
+from penstock.queries.locked_engine import quote
 
-__all__ = ["StepColumns", "Wanted", "explain_names", "select", "wanted_of"]
+__all__ = ["StepColumns", "Wanted", "explain_names", "find_wanted", "select"]
 
 _SCHEMA: Final = "state"
 _KEY: Final = "key"
@@ -34,7 +34,7 @@ class StepColumns:
         """Return the columns of the key: their names, with their SQL over the column `key`."""
         if not pa.types.is_struct(self.key_type):
             return {self.key_name: _KEY}
-        return {field.name: f"{_KEY}.{quoted(field.name)}" for field in self.key_type}
+        return {field.name: f"{_KEY}.{quote(field.name)}" for field in self.key_type}
 
     def state_columns(self) -> dict[str, str]:
         """Return the states, with the names of their columns."""
@@ -62,7 +62,7 @@ class Wanted:
         return self.columns is None or column.lower() in self.columns
 
 
-def wanted_of(query: str, known: Collection[str]) -> Wanted:
+def find_wanted(query: str, known: Collection[str]) -> Wanted:
     """Return what a query names, so that nothing else is read; everything if the query cannot be parsed."""
     # Imported late, since describing a job needs no parser.
     import sqlglot
@@ -105,18 +105,18 @@ def explain_names(error: QueryError, steps: Iterable[str], single: Sequence[str]
     """Return an error about an unknown name with the names that a query can use; any other error as it is."""
     if "does not exist" not in str(error) and "not found" not in str(error):
         return error
-    named = ", ".join(map(_shown, steps)) or "none"
+    named = ", ".join(map(_format_name, steps)) or "none"
     return QueryError(
         f"{error}\nSteps with keys are {named}. Each table has its own name, such as "
-        f"{_shown(single[0]) if single else 'none'}."
+        f"{_format_name(single[0]) if single else 'none'}."
     )
 
 
-def _shown(name: str) -> str:
-    return f"{_SCHEMA}.{name if name.isidentifier() else quoted(name)}"
+def _format_name(name: str) -> str:
+    return f"{_SCHEMA}.{name if name.isidentifier() else quote(name)}"
 
 
 def select(columns: Mapping[str, str], source: str) -> str:
     """Return the SQL that selects columns: expressions by their names."""
-    listed = ", ".join(f"{expression} AS {quoted(name)}" for name, expression in columns.items())
+    listed = ", ".join(f"{expression} AS {quote(name)}" for name, expression in columns.items())
     return f"SELECT {listed} FROM {source}"  # noqa: S608  # names are quoted

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import QueryError
 from penstock.queries.locked_engine import QueryLimits, answer
-from penstock.queries.named_tables import StepColumns, explain_names, select, wanted_of
+from penstock.queries.named_tables import StepColumns, explain_names, find_wanted, select
 from penstock.queries.query_answers import Answer
 from penstock.snapshots.manifest import Manifest, TableEntry
 from penstock.snapshots.snapshot_reader import read_manifest, read_table
@@ -61,7 +61,7 @@ def answer_from_snapshot(place: str, query: str, limits: QueryLimits) -> Answer:
     store = open_store(place)
     manifest = read_manifest(store)
     found = {relation.name: relation for relation in _relations(manifest)}
-    names = wanted_of(query, found).relations
+    names = find_wanted(query, found).relations
     needed = {table.name: table for name in names for table in found[name].tables}
     registered = {name: f"__table_{number}" for number, name in enumerate(needed)}
     tables = {registered[name]: _read(store, manifest, table) for name, table in needed.items()}

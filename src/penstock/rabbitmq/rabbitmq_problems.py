@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Final
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import ExchangeBinding, QueueBinding, RabbitStreamBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
@@ -19,7 +19,7 @@ for _name in ("pika", "rstream"):
 
 def password_of(binding: QueueBinding | RabbitStreamBinding | ExchangeBinding) -> str:
     """Return the password of a binding, as this process has it. Raises BindingError when a reference leads nowhere."""
-    return str(resolved_setting(binding.stream, {"password": binding.virtual_host.password}, "password"))
+    return str(resolve_setting(binding.stream, {"password": binding.virtual_host.password}, "password"))
 
 
 class Problems:

@@ -97,7 +97,7 @@ class _Session:
 class Coordinator:
     """The coordinator of a job. `error` is the error that keeps an interval from ending.
 
-    Use it as a context manager. Spark's thread calls `begin`, any thread `hasten` and `finish`.
+    Use it as a context manager. Spark's thread calls `begin`, any thread `finish`.
 
     Args:
         logs: the log of each stream.
@@ -154,7 +154,6 @@ class Coordinator:
         self._positions: dict[str, dict[str, Any]] = {}
         self._read_before: Mapping[str, dict[str, Any]] | None = None
         self._after: Mapping[str, dict[str, Any]] = {}
-        self._hastens = False
         self._finishes = False
         # In the first interval data waits until the control streams have been read as far as they went at its start.
         self._awaits_history = True
@@ -186,7 +185,7 @@ class Coordinator:
         """Begin an interval, by Spark's number. Its tasks connect afterwards."""
         with self._lock:
             self._number = number
-            self._hastens = self._finishes = False
+            self._finishes = False
             self._recorded = self._files.read(number)
             session = self._session
             if session is not None and (
@@ -216,11 +215,6 @@ class Coordinator:
         session = self._session
         begun_s = None if session is None else session.busy_s.get(session.interval)
         return 0.0 if begun_s is None else time.monotonic() - begun_s
-
-    def hasten(self) -> None:
-        """End the interval now, and let the engines continue with the next one."""
-        self._hastens = True
-        self._wake.send(b"\0")
 
     def finish(self) -> None:
         """End the interval now, and the engines with it."""
@@ -394,14 +388,16 @@ class Coordinator:
         drains = self._drains and not session.awaits_history
         grows = self._growth.has_changed and not session.awaits_history
         is_last = self._recorded is not None or drains or self._finishes or grows
-        is_due = time.monotonic() >= session.busy_s.get(session.interval, math.inf) + self._interval_s
-        if is_last or ((self._hastens or is_due) and not session.awaits_history):
+        if is_last or (self._is_over_time(session) and not session.awaits_history):
             session.is_last |= is_last
             session.cut = dict(session.positions)
             session.cut_s = time.time()
             end = End(session.is_last, self._next_version())
             for one in session.sockets.values():
                 self._tell(one, end)
+
+    def _is_over_time(self, session: _Session) -> bool:
+        return time.monotonic() >= session.busy_s.get(session.interval, math.inf) + self._interval_s
 
     def _push(self, session: _Session, *, history: bool = False) -> None:
         """Push new ranges of logs other than topics to the engines; with `history` all, then its end."""

@@ -22,7 +22,7 @@ from penstock.registries import avro_format, json_schema_format
 from penstock.registries.avro_format import AvroFormat
 from penstock.registries.json_schema_format import JsonSchemaFormat
 from penstock.registries.protobuf_format import RegisteredProtobufFormat
-from penstock.registries.registry_client import kept_client
+from penstock.registries.registry_client import get_client
 
 __all__ = ["MessageBinding", "check_registry", "message_format"]
 
@@ -59,7 +59,7 @@ def message_format(
     if binding.registry is None:
         assert binding.format != "avro", "the parameters of avro include a registry"
         return format_of(binding.format, record_type, protobuf=protobuf, allow_nan=allow_nan)
-    client = kept_client(binding.stream, binding.registry)
+    client = get_client(binding.stream, binding.registry)
     _check_installed(binding)
     subject = binding.registry.subject
     if subject is None:
@@ -75,7 +75,7 @@ def message_format(
 def check_registry(binding: MessageBinding, registry: RegistryBinding) -> None:
     """Raise BindingError or ExternalSystemError when a library is missing, or the registry does not answer as one."""
     _check_installed(binding)
-    kept_client(binding.stream, registry).check()
+    get_client(binding.stream, registry).check()
 
 
 def _check_installed(binding: MessageBinding) -> None:

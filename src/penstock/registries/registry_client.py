@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import RegistryBinding
 from penstock.errors import BindingError, ExternalSystemError
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["RegisteredSchema", "RegistryClient", "UnknownSchemaError", "kept_client"]
+__all__ = ["RegisteredSchema", "RegistryClient", "UnknownSchemaError", "get_client"]
 
 _TIMEOUT_S: Final = 10.0
 _SHOWN: Final = 200
@@ -76,7 +76,7 @@ class RegistryClient:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return kept_client, (self._stream, self._registry)
+        return get_client, (self._stream, self._registry)
 
     def check(self) -> None:
         """Raise ExternalSystemError or BindingError when the registry does not answer as one."""
@@ -183,7 +183,7 @@ class RegistryClient:
         if self._registry.user is None:
             return None
         secrets = {"registry_password": self._registry.password}
-        return self._registry.user, resolved_setting(self._stream, secrets, "registry_password") or ""
+        return self._registry.user, resolve_setting(self._stream, secrets, "registry_password") or ""
 
     def _parsed(self, answer: httpx.Response, kind: type[Any]) -> Any:
         try:
@@ -198,7 +198,7 @@ class RegistryClient:
 _clients: Final[dict[tuple[str, RegistryBinding], RegistryClient]] = {}
 
 
-def kept_client(stream: str, registry: RegistryBinding) -> RegistryClient:
+def get_client(stream: str, registry: RegistryBinding) -> RegistryClient:
     """Return the client of this process, which tasks of all micro-batches share."""
     return _clients.setdefault((stream, registry), RegistryClient(stream, registry))
 

@@ -21,7 +21,6 @@ __all__ = [
     "newest_cut",
     "oldest_ends",
     "read_cut",
-    "read_cuts",
     "read_offsets",
     "runs_in_real_time",
     "write_stream_order",
@@ -90,14 +89,6 @@ def _interval_positions(folder: Path, number: int) -> dict[str, dict[str, Any]]:
             positions: dict[str, dict[str, Any]] = json.loads(path.read_bytes())["positions"]
             return positions
     return {}
-
-
-def read_cuts(checkpoint: str | Path) -> list[Cut]:
-    """Return the cuts of the micro-batches that the checkpoint still has, oldest first."""
-    folder = Path(checkpoint)
-    found = batch_numbers(folder / "offsets")
-    first = _order(folder)["first_batch"] if found else 0
-    return [read_cut(folder, first + batch_id) for batch_id in found]
 
 
 def read_cut(checkpoint: Path, batch_id: int) -> Cut:

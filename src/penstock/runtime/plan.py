@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.engine.command_validation import AcceptedStep, Accepting
 from penstock.engine.slot import Slot
 from penstock.engine.step import StepCore, StepInput
@@ -72,7 +72,7 @@ def has_timers(node: ProcessNode) -> bool:
 
 def expires_by_event(node: ProcessNode) -> bool:
     """Return whether values of a step expire by event time, which advances from record to record."""
-    states = declared_in(type(node.function), KeyedState).values()
+    states = find_declarations(type(node.function), KeyedState).values()
     return any(state.ttl is not None and state.ttl.time == "event" for state in states)
 
 
@@ -341,11 +341,11 @@ def _accepted(node: ProcessNode, graph: Graph) -> AcceptedStep:
         step=node.step,
         key_type=node.key.key_type if has_key else pa.null(),
         handlers=declared_handlers(function),
-        states=declared_in(type(node.function), KeyedState) if has_key else {},
+        states=find_declarations(type(node.function), KeyedState) if has_key else {},
         settings=settings,
         timed=node.edges[-1].time is not None,
         has_cache=function.clear_cache is not ProcessFunction.clear_cache
-        or bool(declared_in(function, TransientField)),
+        or bool(find_declarations(function, TransientField)),
         has_watermarks=graph.has_watermarks(Port(node.id)),
         models={one.model: one for one in shared.values() if isinstance(one, Model)},
     )

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedState, DescribedStep, JobState
 from penstock.engine.slot import Header, header_of, held_name, merge_headers
-from penstock.objects.object_stores import carried_endpoint
+from penstock.objects.object_stores import find_endpoint
 from penstock.records.types import empty_like
 from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.seed import SlotReader
@@ -66,7 +66,7 @@ def shared_name(step: str, name: str) -> str:
 def assemble(uri: str, contents: Contents, state: JobState, read: StepReader) -> Manifest:
     """Write the tables of all steps and commit the snapshot. `read` has each slot write its own part."""
     store = open_store(uri)
-    endpoint = carried_endpoint(os.environ)
+    endpoint = find_endpoint(os.environ)
     captured = [
         [
             msgspec.msgpack.decode(body, type=_Result)

@@ -8,10 +8,10 @@ from penstock.checkpoints.state_files import state_target
 from penstock.objects.object_stores import Place
 from penstock.spark.state_mount import StateMount
 
-__all__ = ["mount_of", "mounted_state"]
+__all__ = ["find_mounted_state", "mount_of"]
 
 
-def mounted_state(folder: Path) -> StateMount | None:
+def find_mounted_state(folder: Path) -> StateMount | None:
     """Return where the state of a checkpoint is for Spark, None if it is in the folder. Raises CheckpointError."""
     target = state_target(folder)
     return None if target is None else mount_of(target, folder)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.committed_state import committed_batch
+from penstock.checkpoints.committed_state import find_committed_batch
 from penstock.checkpoints.described_state import read_described
 from penstock.checkpoints.state_files import state_files
 from penstock.errors import AlreadyThereError, CheckpointError
@@ -18,7 +18,7 @@ from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.seed import SlotReader, read_seed
 from penstock.runtime.slots import first_key_groups
 from penstock.savepoints.captured_tables import assemble
-from penstock.savepoints.mounted_state import mounted_state
+from penstock.savepoints.mounted_state import find_mounted_state
 from penstock.savepoints.source_files import OvertakenError, copy_models, copy_own_files, copy_topic_ids
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.snapshot_writer import Contents
@@ -63,7 +63,7 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
         raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
     there = store.list()
     for attempt in itertools.count(1):
-        number = committed_batch(checkpoint, lineage, wanted.batch)
+        number = find_committed_batch(checkpoint, lineage, wanted.batch)
         try:
             return _capture_batch(session, checkpoint, lineage, wanted, number)
         except OvertakenError:
@@ -110,7 +110,7 @@ def _capture_batch(
 
 def check_committed(checkpoint: Checkpoint, batch: int | None) -> None:
     """Raise CheckpointError unless the micro-batch, or any with None, can be captured. Needs no Spark."""
-    committed_batch(checkpoint, checkpoint.known_lineage(), batch)
+    find_committed_batch(checkpoint, checkpoint.known_lineage(), batch)
 
 
 def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def read_step(
     slots: set[int] = set()
     found: list[bytes] = []
     if batch >= 0:
-        mount = mounted_state(checkpoint.folder)
+        mount = find_mounted_state(checkpoint.folder)
         location = checkpoint.spark_location if mount is None else mount.apply(session)
         with state_files(checkpoint.folder) as files:
             slots, found = read_slots(

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.committed_state import committed_batch
+from penstock.checkpoints.committed_state import find_committed_batch
 from penstock.checkpoints.described_state import DescribedStep, JobState
 from penstock.errors import CheckpointError, UnknownIdError
 from penstock.snapshots.text_columns import json_texts
@@ -124,7 +124,7 @@ class KeyQuery:
         try:
             found = read(number - self.lineage.first_batch)
         except CheckpointError:
-            newer = committed_batch(self.checkpoint, self.lineage, wanted.batch)
+            newer = find_committed_batch(self.checkpoint, self.lineage, wanted.batch)
             if newer == number:
                 raise
             # A fast job has committed so much that the micro-batch is no longer kept.
@@ -145,7 +145,7 @@ def key_query(checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> Ke
     step = find_step(state, wanted.step)
     lineage = checkpoint.known_lineage()
     reader = _reader(step, state.key_groups, wanted)
-    number = committed_batch(checkpoint, lineage, wanted.batch)
+    number = find_committed_batch(checkpoint, lineage, wanted.batch)
     return KeyQuery(checkpoint, lineage, number, step.node, reader)
 
 

@@ -185,8 +185,8 @@ def pressure(policy: ScalingPolicy, model: LoadModel, load: Load) -> str | None:
 def rate_with_backlog(policy: ScalingPolicy, state: Measured) -> float:
     """Return the rate that processes arriving records, and those that wait too long, in time.
 
-    It is at most twice the rate of arrival. Otherwise a job that has caught up would get so many tasks that it would
-    be rescaled again.
+    It is at most twice the rate of arrival. Otherwise a job that has caught up would get more tasks than it needs,
+    and be rescaled again.
     """
     if state.lag_s is None or state.lag_s <= policy.longest_lag_s:
         return state.arriving

@@ -19,7 +19,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.bulk_client import BulkClient
 from penstock.brokers.bulk_transactions import BulkTransactions
@@ -110,7 +110,7 @@ def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> di
 def transaction_timeout_s(binding: KafkaBinding) -> float:
     """Return how long a transaction of the binding may be open before the broker ends it."""
     settings = producer_settings(binding, "")
-    return float(resolved_setting(binding.stream, settings, "transaction.timeout.ms")) / 1000
+    return float(resolve_setting(binding.stream, settings, "transaction.timeout.ms")) / 1000
 
 
 def connection_settings(binding: KafkaBinding) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 from penstock.errors import ExternalSystemError
@@ -76,7 +76,7 @@ def limit_of(binding: KafkaBinding, settings: Mapping[str, Any]) -> MessageLimit
 
     A broker may refuse to report the settings of its topics; then only what the URI says is known.
     """
-    given = resolved_setting(binding.stream, binding.client, _SETTING)
+    given = resolve_setting(binding.stream, binding.client, _SETTING)
     errors = LastError()
     admin = build_client(AdminClient, binding, settings, errors)
     asked = ConfigResource(ResourceType.TOPIC, binding.topic)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.base.durable import write_atomically
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import ObjectsBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.objects.batch_manifests import BatchFile, BatchManifest, BatchManifests
@@ -219,7 +219,7 @@ class StoredPlace(Protocol):
 
 def open_folder(binding: StoredPlace, patience: Patience) -> ObjectFolder:
     """Return the folder of a binding, with the secrets as this process has them."""
-    settings = resolved_settings(binding.stream, binding.client)
+    settings = resolve_settings(binding.stream, binding.client)
     if "AWS_ACCESS_KEY_ID" in settings and _SESSION not in settings and os.environ.get(_SESSION):
         raise BindingError(
             f"Stream {binding.stream!r} has keys of its own, and {_SESSION} of the environment belongs to others. "

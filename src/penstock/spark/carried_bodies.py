@@ -23,7 +23,7 @@ from pyspark import SparkContext, TaskContext
 from penstock.errors import ExternalSystemError
 from penstock.runtime.gathered_rows import StoredBody
 
-__all__ = ["CarriedBodies", "carried_batches", "folder_for_bodies", "remove_bodies"]
+__all__ = ["CarriedBodies", "carry_bodies", "folder_for_bodies", "remove_bodies"]
 
 # What a file costs is more than what is saved on smaller bodies.
 _LEAST_BYTES: Final = 64 << 10
@@ -63,7 +63,7 @@ def remove_bodies(folder: str) -> None:
             os.remove(file)  # noqa: PTH107  # as os.scandir gives it
 
 
-def carried_batches(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.RecordBatch]:
+def carry_bodies(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.RecordBatch]:
     """Put the large bodies of packed rows into a file of this task, and yield the rows with their places instead.
 
     Raises ExternalSystemError when the file cannot be written.

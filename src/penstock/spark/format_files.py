@@ -6,25 +6,23 @@ import logging
 import shutil
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no stubs
-from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 
 from penstock.base.durable import sync_file, sync_folder, write_atomically
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import SparkBinding
 from penstock.errors import BindingError
 from penstock.records.types import RecordType
+from penstock.spark.format_errors import FORMAT_ERRORS, JARS_ADVICE, format_reason
 from penstock.spark.types import SparkSession
 
 __all__ = ["write_format_files"]
 
 # Spark's older form of timestamps, its default, has no time zone that other readers would know.
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-_MAX_REASON = 300
 # Prints each error with its stack to standard error, beside the sentence that the user gets.
 _NOISE = "DataFrameQueryContextLogger"
 
@@ -48,20 +46,16 @@ def write_format_files(
     staging = folder.with_name(f".{stream}.loading")
     try:
         frame = (
-            session.read.format(binding.format).options(**resolved_settings(stream, binding.options)).load()
+            session.read.format(binding.format).options(**resolve_settings(stream, binding.options)).load()
         )
         _check_fields(binding, frame, record_type)
         session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
         wanted = [sf.col(f"`{one.name}`").cast(from_arrow_type(one.arrow_type)) for one in record_type.fields]
         frame.select(*wanted).write.mode("overwrite").parquet(str(staging))
-    except (PySparkException, Py4JJavaError) as e:
-        # Formats raise errors of their own in Java, which PySpark does not convert.
-        told = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else str(e)
-        reason = next(iter(str(told).strip().splitlines()), "")[:_MAX_REASON]
+    except FORMAT_ERRORS as e:
         raise BindingError(
-            f"Stream {stream!r}: Spark cannot load the format {binding.format!r}: {reason} Correct the options in the "
-            "URI. If the format is not one of Spark's own, name its jars: --spark "
-            "spark.jars=PATH, or --spark spark.jars.packages=GROUP:NAME:VERSION."
+            f"Stream {stream!r}: Spark cannot load the format {binding.format!r}: {format_reason(e)} Correct the "
+            f"options in the URI. {JARS_ADVICE}"
         ) from e
     # These are of an interrupted start; nothing has read them.
     for old in folder.iterdir():

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.base.durable import make_folder, write_atomically
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import SparkBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records.types import RecordType
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FormatSink"]
 
-_MAX_REASON: Final = 300
 _ROWS: Final = "parquet"
-_JARS: Final = (
-    "If the format is not one of Spark's own, name its jars: --spark spark.jars=PATH, or "
-    "--spark spark.jars.packages=GROUP:NAME:VERSION."
-)
 
 
 class _Note(msgspec.Struct):
@@ -68,7 +63,7 @@ class FormatSink:
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         """Make the folder for the files of tasks, and remove what an earlier run has left there."""
-        resolved_settings(self._binding.stream, self._binding.options)
+        resolve_settings(self._binding.stream, self._binding.options)
         folder = Path(checkpoint_folder) / "format-sinks" / urllib.parse.quote(self._binding.stream, safe="")
         with noting_errors(self._binding.stream):
             make_folder(folder)
@@ -80,18 +75,17 @@ class FormatSink:
 
     def check(self, session: SparkSession) -> None:
         """Check that Spark knows the format. Raises BindingError, so that no micro-batch is processed in vain."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no stubs
-        from pyspark.errors import PySparkException
+        from penstock.spark.format_errors import FORMAT_ERRORS, JARS_ADVICE, format_reason
 
         binding, jvm = self._binding, session._jvm  # noqa: SLF001  # only a write would tell otherwise
         assert jvm is not None, "the session runs"
         sources = jvm.org.apache.spark.sql.execution.datasources.DataSource
         try:
             sources.lookupDataSource(binding.format, session._jsparkSession.sessionState().conf())  # noqa: SLF001  # as above
-        except (PySparkException, Py4JJavaError) as e:
+        except FORMAT_ERRORS as e:
             raise BindingError(
-                f"Sink {binding.stream!r}: Spark has no format {binding.format!r}. {_reason(e)} Correct the name in "
-                f"the URI. {_JARS}"
+                f"Sink {binding.stream!r}: Spark has no format {binding.format!r}. {format_reason(e)} Correct the name "
+                f"in the URI. {JARS_ADVICE}"
             ) from e
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
@@ -115,10 +109,10 @@ class FormatSink:
 
     def _append(self, batch_id: int, files: Sequence[str]) -> None:
         # Workers, which also have this module, need neither.
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sf
+
+        from penstock.spark.format_errors import FORMAT_ERRORS, JARS_ADVICE, format_reason
 
         binding = self._binding
         session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
@@ -126,13 +120,13 @@ class FormatSink:
             frame = session.read.parquet(*files).select(*(sf.col(f"`{name}`") for name in self._fields))
             if binding.batch_field is not None:
                 frame = frame.withColumn(binding.batch_field, sf.lit(batch_id).cast("bigint"))
-            options = resolved_settings(binding.stream, binding.options)
+            options = resolve_settings(binding.stream, binding.options)
             frame.write.format(binding.format).options(**options).mode("append").save()
-        except (PySparkException, Py4JJavaError) as e:
+        except FORMAT_ERRORS as e:
             raise ExternalSystemError(
                 f"Sink {binding.stream!r}: Spark cannot write micro-batch {batch_id} in the format "
-                f"{binding.format!r}: {_reason(e)} Correct the options in the URI, or start what it writes to; then "
-                f"start the job again. {_JARS}"
+                f"{binding.format!r}: {format_reason(e)} Correct the options in the URI, or start what it writes to; "
+                f"then start the job again. {JARS_ADVICE}"
             ) from e
 
     def _prepared(self) -> str:
@@ -151,13 +145,6 @@ class FormatSink:
                 raise CheckpointError(
                     f"The checkpoint's {path} is damaged ({e}). Restore it, or delete it."
                 ) from e
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of what Spark says; formats raise errors of their own in Java."""
-    java = getattr(error, "java_exception", None)
-    told = str(error if java is None else java.getMessage())
-    return next(iter(told.strip().splitlines()), "")[:_MAX_REASON]
 
 
 class _FileTask:

@@ -27,10 +27,10 @@ from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import spark_batch, write_version
 from penstock.streams.graph import ProcessNode
 
-__all__ = ["NumberedWriter", "SparkStates", "keyed_level"]
+__all__ = ["NumberedWriter", "SparkStates", "run_level"]
 
 
-def keyed_level(
+def run_level(
     rows: DataFrame, plan: JobPlan, level: list[ProcessNode], sinks: NumberedWriter | None = None
 ) -> DataFrame:
     """Run a level: replace the packed rows for its steps by the packed rows of their output. Other rows pass unchanged.

@@ -24,7 +24,7 @@ from penstock.runtime.seed import wake_slots
 from penstock.runtime.start_signal import StartReader
 from penstock.sources.base import PLANNED, ReplayableLog, Split
 from penstock.sources.file_source import share
-from penstock.spark.carried_bodies import carried_batches
+from penstock.spark.carried_bodies import carry_bodies
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import is_first_batch
 
@@ -147,7 +147,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kind = reader.node.record_type
         found = reader.batches(self._log.read(partition.splits, kind), partition.now_ms)
         batches = wake_slots(reader.plan, found, is_first=is_first_batch())
-        return carried_batches(batches, self._start.bodies) if self._start.bodies else batches
+        return carry_bodies(batches, self._start.bodies) if self._start.bodies else batches
 
     def commit(self, end: dict[str, Any]) -> None:
         # A power loss may undo the commit of this micro-batch, but not that of the one before it.

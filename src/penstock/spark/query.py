@@ -24,7 +24,7 @@ from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
 from penstock.spark.carried_bodies import folder_for_bodies, remove_bodies
 from penstock.spark.interval_rows import interval_reports
-from penstock.spark.keyed import NumberedWriter, keyed_level
+from penstock.spark.keyed import NumberedWriter, run_level
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.log_source import LogStart, log_stream
 from penstock.spark.tasks import WRITE_VERSION
@@ -116,7 +116,7 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
     sinks = NumberedWriter(query.writer, query.first_batch)
     levels = query.plan.levels()
     for number, level in enumerate(levels, 1):
-        rows = keyed_level(rows, query.plan, level, sinks if number == len(levels) else None)
+        rows = run_level(rows, query.plan, level, sinks if number == len(levels) else None)
     if levels:
         return rows
     # Which task reads what depends on the current executors and files. If tasks commit, each must have the same rows in

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.expressions.value_types import sql_name
 from penstock.joins.join_step import JoinStep
 from penstock.joins.table_lookup import TableLookup
@@ -128,7 +128,7 @@ def _states(function: ProcessFunction) -> list[str]:
         found.append(
             f"windows: the open windows of each key, with {held}; until the watermark passes their end"
         )
-    states = declared_in(type(function), KeyedState)
+    states = find_declarations(type(function), KeyedState)
     if isinstance(function, JoinStep):
         states = {**states, **function.states()}
     for name, state in states.items():

@@ -12,7 +12,7 @@ from sqlglot import exp
 from penstock.expressions.value_types import common_type, sql_name
 from penstock.sql.relations import Expressions, Relation, column_named
 
-__all__ = ["WantedColumn", "common_columns", "fitted"]
+__all__ = ["WantedColumn", "common_columns", "fit_columns"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def common_columns(
     return found
 
 
-def fitted(
+def fit_columns(
     relation: Relation,
     wanted: Sequence[WantedColumn],
     part: exp.Expression,

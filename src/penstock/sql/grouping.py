@@ -13,7 +13,7 @@ from sqlglot import exp
 from penstock.expressions.sql_text import parts_of
 from penstock.expressions.value_types import BIGINT, DOUBLE, is_number, python_type_of, sql_name
 from penstock.records.types import Field
-from penstock.sql.relations import Expressions, Relation, column_named, unqualified
+from penstock.sql.relations import Expressions, Relation, column_named, unqualify
 from penstock.tables.aggregate import Aggregate
 from penstock.windows.distinct_values import distinct_values
 from penstock.windows.record_aggregates import KINDS, AggregateColumn, record_aggregates
@@ -73,7 +73,7 @@ class Grouping:
                 name, part = items[number - 1]
             elif isinstance(key, exp.Column) and key.name not in self.relation.columns:
                 name, part = next(((n, p) for n, p in items if n == key.name), ("", key))
-            plain = unqualified(part, self.relation, self.own)
+            plain = unqualify(part, self.relation, self.own)
             if has_aggregates([plain], self.own):
                 raise self.own.error(key, "GROUP BY takes no aggregates.")
             if not name:
@@ -102,7 +102,7 @@ class Grouping:
 
     def replaced(self, part: exp.Expression) -> exp.Expression:
         """Return an expression of the result, in which columns replace the keys and aggregates."""
-        return self._replaced(unqualified(part, self.relation, self.own))
+        return self._replaced(unqualify(part, self.relation, self.own))
 
     def _replaced(self, part: exp.Expression) -> exp.Expression:
         for name, key in self.keys.items():
@@ -278,4 +278,4 @@ def _total_type(kind: pa.DataType, *, averages: bool) -> pa.DataType:
 
 
 def _same(item: exp.Expression, key: exp.Expression, relation: Relation, own: Expressions) -> bool:
-    return not has_aggregates([item], own) and unqualified(item, relation, own).sql() == key.sql()
+    return not has_aggregates([item], own) and unqualify(item, relation, own).sql() == key.sql()

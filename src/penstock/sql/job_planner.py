@@ -15,7 +15,7 @@ from penstock.expressions.value_types import python_type_of
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
 from penstock.sql.explanation import explain
-from penstock.sql.fitted_columns import WantedColumn, fitted
+from penstock.sql.fitted_columns import WantedColumn, fit_columns
 from penstock.sql.relations import Expressions, Relation
 from penstock.sql.select_planner import Named, Outside, Query, SelectPlanner
 from penstock.sql.statements import (
@@ -272,7 +272,7 @@ class _JobPlanner:
         named = tuple(column.name for column in wanted) or None
         relation = self._planner.plan_all(Query(statement.query, base, self._tables, named))
         if wanted:
-            relation = fitted(relation, wanted, statement.query, own, f"{base}.fitted")
+            relation = fit_columns(relation, wanted, statement.query, own, f"{base}.fitted")
         return relation
 
     def _select(self, statement: SelectResult, *, to_sink: bool) -> None:

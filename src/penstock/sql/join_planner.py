@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from penstock.sql.relations import Expressions, LookedUp, Relation, WindowTable
 
-__all__ = ["JoinTerms", "is_now", "joined"]
+__all__ = ["JoinTerms", "is_now", "plan_join"]
 
 _Side: TypeAlias = Relation | LookedUp
 
@@ -115,7 +115,7 @@ class _Sides:
         return None
 
 
-def joined(
+def plan_join(
     left: Relation, join: exp.Join, right_of: Callable[[exp.Table], _Side], own: Expressions, base: str
 ) -> Relation:
     """Return the relation of a join. Raises ExpressionError for what is not supported."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from penstock.sql.relations import Expressions, Relation, column_named, unqualified
+from penstock.sql.relations import Expressions, Relation, column_named, unqualify
 from penstock.tables.aggregate import Aggregate
 
 __all__ = ["OverRows", "has_over"]
@@ -47,7 +47,7 @@ class OverRows:
         def plain(one: exp.Expression) -> exp.Expression:
             return column_named(self._aggregate(one), one) if isinstance(one, exp.Window) else one
 
-        return unqualified(part, self.relation, self.own).transform(plain)
+        return unqualify(part, self.relation, self.own).transform(plain)
 
     def _aggregate(self, part: exp.Window) -> str:
         own = self.own

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.sql.relations import Expressions, Relation, unqualified
+from penstock.sql.relations import Expressions, Relation, unqualify
 
-__all__ = ["RankedRows", "is_rank", "limited", "ranked_rows"]
+__all__ = ["RankedRows", "find_ranking", "is_rank", "limit_rows"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def is_rank(part: exp.Expression) -> bool:
     )
 
 
-def ranked_rows(name: str, part: exp.Window, relation: Relation, own: Expressions) -> RankedRows:
+def find_ranking(name: str, part: exp.Window, relation: Relation, own: Expressions) -> RankedRows:
     """Return the ranking that ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) describes. Raises ExpressionError."""
     if part.this.expressions or part.args.get("spec") or part.args.get("alias"):
         raise own.error(part, "Write ROW_NUMBER() OVER (PARTITION BY column ORDER BY column DESC).")
@@ -52,13 +52,13 @@ def ranked_rows(name: str, part: exp.Window, relation: Relation, own: Expression
 
 
 def _column(part: exp.Expression, relation: Relation, own: Expressions) -> str:
-    plain = unqualified(part, relation, own)
+    plain = unqualify(part, relation, own)
     if not isinstance(plain, exp.Column) or plain.table or plain.name not in relation.columns:
         raise own.error(part, "Rows are ranked by columns; compute them in a query in FROM first.")
     return str(plain.name)
 
 
-def limited(
+def limit_rows(
     relation: Relation, condition: exp.Expression | None, keeps_rank: bool, own: Expressions, base: str
 ) -> tuple[Relation, exp.Expression | None]:
     """Return the first rows that a condition such as `rank <= 3` selects, and the rest of the condition."""

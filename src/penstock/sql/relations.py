@@ -24,7 +24,7 @@ from penstock.streams.stream import DataStream
 from penstock.tables.changes import CHANGE
 from penstock.windows.assigners import GridWindows, SessionWindows
 
-__all__ = ["Expressions", "LookedUp", "Relation", "WindowTable", "column_named", "unqualified"]
+__all__ = ["Expressions", "LookedUp", "Relation", "WindowTable", "column_named", "unqualify"]
 
 _NOTHING: Final = record_type("nothing BOOLEAN")
 
@@ -197,7 +197,7 @@ def column_named(name: str, like: exp.Expression | None = None) -> exp.Column:
     return exp.Column(this=identifier)
 
 
-def unqualified(part: exp.Expression, relation: Relation, own: Expressions) -> exp.Expression:
+def unqualify(part: exp.Expression, relation: Relation, own: Expressions) -> exp.Expression:
     """Return an expression whose columns are named without the relation: `r.room` is `room`."""
 
     def plain(one: exp.Expression) -> exp.Expression:

@@ -10,15 +10,15 @@ from typing import Final
 
 from sqlglot import exp
 
-from penstock.sql.fitted_columns import common_columns, fitted
+from penstock.sql.fitted_columns import common_columns, fit_columns
 from penstock.sql.grouping import Grouping, has_aggregates
-from penstock.sql.join_planner import is_now, joined
+from penstock.sql.join_planner import is_now, plan_join
 from penstock.sql.over_planner import OverRows, has_over
-from penstock.sql.ranked_rows import is_rank, limited, ranked_rows
-from penstock.sql.relations import Expressions, LookedUp, Relation, column_named, unqualified
+from penstock.sql.ranked_rows import find_ranking, is_rank, limit_rows
+from penstock.sql.relations import Expressions, LookedUp, Relation, column_named, unqualify
 from penstock.sql.sql_dialect import WINDOW_FUNCTIONS
-from penstock.sql.unnested_rows import unnested
-from penstock.sql.window_tables import windowed
+from penstock.sql.unnested_rows import unnest
+from penstock.sql.window_tables import apply_window
 from penstock.streams.lookup_table import LookupTable
 
 __all__ = ["Query", "SelectPlanner"]
@@ -147,7 +147,7 @@ class SelectPlanner:
         wanted = common_columns(found, branches, self._own)
         for number, (relation, branch) in enumerate(zip(found, branches, strict=True)):
             is_again = any(relation.stream.port == other.stream.port for other in found[:number])
-            found[number] = fitted(
+            found[number] = fit_columns(
                 relation, wanted, branch, self._own, f"{query.base}.{number + 1}.fitted", always=is_again
             )
         with self._own.errors_at(branches[1]):
@@ -185,18 +185,18 @@ class SelectPlanner:
         relation = self._from(query, source.this)
         for join in part.args.get("joins") or ():
             if isinstance(join.this, exp.Unnest):
-                relation = unnested(relation, join, own, query.base)
+                relation = unnest(relation, join, own, query.base)
             else:
-                relation = joined(
+                relation = plan_join(
                     relation, join, functools.partial(self._joined_table, query), own, query.base
                 )
         where = part.args.get("where")
-        condition = None if where is None else unqualified(where.this, relation, own)
+        condition = None if where is None else unqualify(where.this, relation, own)
         if condition is not None and has_aggregates([condition], own):
             raise own.error(condition, "WHERE takes no aggregates; HAVING does.")
         if relation.ranked is not None:
             keeps_rank = relation.ranked.column in _names_in(part.expressions, relation)
-            relation, condition = limited(relation, condition, keeps_rank, own, query.base)
+            relation, condition = limit_rows(relation, condition, keeps_rank, own, query.base)
         if condition is not None:
             stream = own.where(relation.stream, condition, f"{query.base}.where")
             relation = dataclasses.replace(relation, stream=stream)
@@ -215,7 +215,7 @@ class SelectPlanner:
             over = OverRows(relation, own, query.base)
             made = [(name, over.replaced(one)) for name, one in items]
             return self._selected(query, over.described(), made)
-        plain = [(name, unqualified(one, relation, own)) for name, one in items]
+        plain = [(name, unqualify(one, relation, own)) for name, one in items]
         return self._selected(query, relation, plain)
 
     def _ranked(
@@ -232,8 +232,8 @@ class SelectPlanner:
         ):
             raise own.error(ranks[0][1], "A query has one ROW_NUMBER(), and no groups or windows beside it.")
         ((name, rank),) = ranks
-        ranked = ranked_rows(name, rank, relation, own)
-        plain = [(n, unqualified(one, relation, own)) for n, one in items if one is not rank]
+        ranked = find_ranking(name, rank, relation, own)
+        plain = [(n, unqualify(one, relation, own)) for n, one in items if one is not rank]
         kept = {one.name: n for n, one in plain if isinstance(one, exp.Column) and not one.table}
         for column in (*ranked.groups, *ranked.orders):
             if column not in kept:
@@ -317,7 +317,7 @@ class SelectPlanner:
             relation = self._named(query, source)
         else:
             raise own.error(source, f"{call.this} takes a table first: {call.this}(TABLE t, ...).")
-        return windowed(call, relation, own, keys)
+        return apply_window(call, relation, own, keys)
 
     def _items(
         self, query: Query, given: Sequence[exp.Expression], relation: Relation

@@ -11,9 +11,9 @@ from sqlglot import exp
 
 from penstock.expressions.value_types import python_type_of, sql_name
 from penstock.records.types import Field, RecordType, type_of_fields
-from penstock.sql.relations import Expressions, Relation, column_named, unqualified
+from penstock.sql.relations import Expressions, Relation, column_named, unqualify
 
-__all__ = ["unnested"]
+__all__ = ["unnest"]
 
 
 class Unnest:
@@ -30,7 +30,7 @@ class Unnest:
             yield self.made.python_class(*kept, item)
 
 
-def unnested(relation: Relation, join: exp.Join, own: Expressions, base: str) -> Relation:
+def unnest(relation: Relation, join: exp.Join, own: Expressions, base: str) -> Relation:
     """Return the rows of CROSS JOIN UNNEST(array) AS t (column). Raises ExpressionError for other forms."""
     source = join.this
     alias = source.args.get("alias")
@@ -44,7 +44,7 @@ def unnested(relation: Relation, join: exp.Join, own: Expressions, base: str) ->
         raise own.error(
             columns[0], f"There is a column {name!r} already, or a join; unnest in a query around it."
         )
-    array = unqualified(source.expressions[0], relation, own)
+    array = unqualify(source.expressions[0], relation, own)
     fields = [(one, column_named(one)) for one in relation.columns]
     stream = own.select(relation.stream, [*fields, (name, array)], f"{base}.arrays")
     kinds = stream.record_type

@@ -36,7 +36,7 @@ def register(own: Expressions, name: str, given: Any) -> None:
     elif isinstance(given, SqlFunction):
         own.functions[lower] = given.bound(lower)
     elif callable(given) and not inspect.isclass(given):
-        own.functions[lower] = _annotated(lower, given).bound(lower)
+        own.functions[lower] = _read_annotations(lower, given).bound(lower)
     else:
         raise JobDefinitionError(
             f"The function {name!r} is {given!r}. Give a function with annotations, a ps.SqlFunction, or an "
@@ -44,7 +44,7 @@ def register(own: Expressions, name: str, given: Any) -> None:
         )
 
 
-def _annotated(name: str, function: Callable[..., Any]) -> SqlFunction:
+def _read_annotations(name: str, function: Callable[..., Any]) -> SqlFunction:
     """Return a function with the types of its annotations."""
     try:
         hints = typing.get_type_hints(function)

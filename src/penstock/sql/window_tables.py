@@ -17,7 +17,7 @@ from penstock.windows.assigners import (
     TumblingWindows,
 )
 
-__all__ = ["windowed"]
+__all__ = ["apply_window"]
 
 _USAGE: Final = {
     "TUMBLE": "TUMBLE(TABLE t, DESCRIPTOR(at), INTERVAL '5' MINUTE [, offset])",
@@ -28,7 +28,7 @@ _USAGE: Final = {
 _INTERVALS: Final = {"TUMBLE": (1, 2), "HOP": (2, 3), "CUMULATE": (2, 3), "SESSION": (1, 1)}
 
 
-def windowed(call: exp.Anonymous, relation: Relation, own: Expressions, keys: Any) -> Relation:
+def apply_window(call: exp.Anonymous, relation: Relation, own: Expressions, keys: Any) -> Relation:
     """Return a relation whose records are in the windows of a function. `keys` are the columns of PARTITION BY."""
     kind = str(call.this)
     given = call.expressions[1:]
@@ -39,7 +39,7 @@ def windowed(call: exp.Anonymous, relation: Relation, own: Expressions, keys: An
         raise own.error(call, f"{kind} takes no PARTITION BY; GROUP BY names the keys.")
     if relation.window is not None:
         raise own.error(call, "These records are in windows already; group by those first.")
-    relation = _timed(given[0], relation, own, kind)
+    relation = _set_event_time(given[0], relation, own, kind)
     lengths = [own.duration(one, f"An argument of {kind}") for one in given[1:]]
     with own.errors_at(call):
         assigner = _assigner(kind, lengths)
@@ -60,7 +60,7 @@ def _assigner(kind: str, lengths: list[dt.timedelta]) -> GridWindows | SessionWi
     return SessionWindows(lengths[0])
 
 
-def _timed(descriptor: exp.Expression, relation: Relation, own: Expressions, kind: str) -> Relation:
+def _set_event_time(descriptor: exp.Expression, relation: Relation, own: Expressions, kind: str) -> Relation:
     """Return the relation with its event time in the column that DESCRIPTOR names."""
     named = descriptor.expressions if isinstance(descriptor, exp.Anonymous) else []
     if (

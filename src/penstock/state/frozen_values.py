@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.state.group_table import KEY_COLUMN, Held, Rows, held_rows
-from penstock.state.key_groups import ordered_groups
+from penstock.state.key_groups import order_groups
 from penstock.state.row_cache import GroupsOf, RowCache
 from penstock.state.state_column import StateColumn
 
@@ -118,7 +118,7 @@ class FrozenValues:
         if not self.keys:
             return
         columns = self.columns()
-        order, bounds = ordered_groups(groups_of(columns.column(0)))
+        order, bounds = order_groups(groups_of(columns.column(0)))
         columns = columns.take(pa.array(order))
         # Tables of which many rows change are asked themselves, since the cache forgets what it has.
         is_sparse, found = columns.num_rows < _MANY_KEYS * len(bounds), []
@@ -140,7 +140,7 @@ class FrozenValues:
             some, bounds = bounds[:count], bounds[count:]
             rows = self.rows(columns.slice(first, some[-1][2] - first), lookup)
             found.append(rows)
-            _, of_rows = ordered_groups(groups_of(rows.column(0)))
+            _, of_rows = order_groups(groups_of(rows.column(0)))
             yield [(group, rows.slice(start, end - start)) for group, start, end in of_rows]
         if is_sparse:
             cache.put(pa.concat_batches(found))

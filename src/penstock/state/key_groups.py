@@ -28,7 +28,7 @@ __all__ = [
     "key_codes",
     "key_groups",
     "key_hashes",
-    "ordered_groups",
+    "order_groups",
 ]
 
 DEFAULT_KEY_GROUPS: Final = 128
@@ -145,7 +145,7 @@ def _hash_piece(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return h
 
 
-def ordered_groups(
+def order_groups(
     groups: npt.NDArray[np.uint16],
 ) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
     """Return the order of rows by key group, and the start and end of each group in it."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.state.frozen_values import FrozenValues
 from penstock.state.group_table import GroupTable, Held, held_rows
-from penstock.state.key_groups import ordered_groups
+from penstock.state.key_groups import order_groups
 from penstock.state.key_index import ABSENT, Places, key_values
 from penstock.state.open_values import OpenValues
 from penstock.state.row_cache import GroupsOf, RowCache
@@ -234,7 +234,7 @@ class MergedTable:
         changes = self._changed_rows()
         if changes is None:
             return {}
-        order, bounds = ordered_groups(self.groups_of(changes.column(0)))
+        order, bounds = order_groups(self.groups_of(changes.column(0)))
         ordered = changes.take(pa.array(order))
         return {group: ordered.slice(start, end - start) for group, start, end in bounds}
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, cast, overload
 import msgspec
 import pyarrow as pa
 
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.errors import SchemaError, StateError
 from penstock.state.cursor import Cursor
 from penstock.state.history import DEFAULT_VERSIONS, Version, add_version, as_of
@@ -433,4 +433,4 @@ class _BoundBroadcastState(BroadcastState[Any, Any]):
 
 def declared_shared(owner: type) -> dict[str, _Declared]:
     """Return the settings and broadcast states that a class declares, base classes first."""
-    return declared_in(owner, _Declared)
+    return find_declarations(owner, _Declared)

@@ -18,7 +18,7 @@ from penstock.records.schemas import arrow_type_of, record_type
 from penstock.records.types import Field, RecordType
 from penstock.state.ttl import Ttl
 
-__all__ = ["StateSpec", "fill_defaults", "fit_value", "json_decoder", "value_spec"]
+__all__ = ["StateSpec", "fill_defaults", "fit_value", "json_decoder", "record_struct", "value_spec"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +118,10 @@ def value_spec(name: str, value_type: Any, ttl: Ttl | None = None) -> StateSpec:
                 f"{shown} is not a type of values that can be kept ({e}). Give int, float, str, bool, bytes, a date or "
                 "time, list[...] of these, or a dataclass."
             ) from None
-        return StateSpec(name, kind.python_class, _struct_of(kind), kind, ttl)
+        return StateSpec(name, kind.python_class, record_struct(kind), kind, ttl)
     if pa.types.is_struct(arrow):
         kind = record_type(value_type)
-        return StateSpec(name, value_type, _struct_of(kind), kind, ttl)
+        return StateSpec(name, value_type, record_struct(kind), kind, ttl)
     return StateSpec(name, value_type, arrow, None, ttl)
 
 
@@ -131,6 +131,6 @@ def json_decoder(value_type: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(value_spec("", value_type).python_type | None)
 
 
-def _struct_of(kind: RecordType) -> pa.DataType:
+def record_struct(kind: RecordType) -> pa.StructType:
     """Return the struct type of a stored record; its fields are nullable, since a key may have no record."""
     return pa.struct([pa.field(f.name, f.type, nullable=True) for f in kind.schema])

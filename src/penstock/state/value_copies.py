@@ -75,13 +75,13 @@ def _of_record(
     if not deep:
         return None if frozen else shallow
 
-    def copied(record: Any) -> Any:
+    def copy_value(record: Any) -> Any:
         found = shallow(record)
         for name, copier in deep:
             assign(found, name, copier(getattr(record, name)))
         return found
 
-    return copied
+    return copy_value
 
 
 def _shallow_copier(kind: type) -> Copier:
@@ -89,9 +89,9 @@ def _shallow_copier(kind: type) -> Copier:
     if hasattr(kind, "__copy__") or any(vars(base).get("__slots__") for base in kind.__mro__):
         return copy.copy
 
-    def copied(record: Any) -> Any:
+    def copy_value(record: Any) -> Any:
         found: Any = object.__new__(kind)
         found.__dict__.update(record.__dict__)
         return found
 
-    return copied
+    return copy_value

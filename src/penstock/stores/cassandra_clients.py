@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
 
-__all__ = ["as_external", "is_passing", "kept_session", "opened_session"]
+__all__ = ["as_external", "get_session", "is_passing", "open_session"]
 
 _CONNECT_S: Final = 10
 _ANSWER_S: Final = 10
@@ -20,7 +20,7 @@ _ANSWER_S: Final = 10
 _kept: Final[dict[tuple[Any, ...], Any]] = {}
 
 
-def kept_session(binding: CassandraBinding) -> Any:
+def get_session(binding: CassandraBinding) -> Any:
     """Return the session of a binding in this process. Raises as a start does."""
     key = (os.getpid(), binding.uri, *binding.login.values())
     if key not in _kept:
@@ -29,7 +29,7 @@ def kept_session(binding: CassandraBinding) -> Any:
 
 
 @contextlib.contextmanager
-def opened_session(binding: CassandraBinding) -> Iterator[Any]:
+def open_session(binding: CassandraBinding) -> Iterator[Any]:
     """Open a session for a moment. Raises as a start does."""
     session = _connect(binding)
     try:
@@ -53,7 +53,7 @@ def _connect(binding: CassandraBinding) -> Any:
     if context is not None:
         # Nodes tell the addresses of others, and certificates rarely have these.
         context.check_hostname = False
-    password = resolved_setting(binding.stream, binding.login, "password")
+    password = resolve_setting(binding.stream, binding.login, "password")
     profile = ExecutionProfile(
         # A write goes to a node that has a replica of its row.
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(binding.datacenter or "")),

@@ -14,7 +14,7 @@ from penstock.errors import BindingError
 from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext, VersionedSink
 from penstock.sinks.patience import Patience
-from penstock.stores.cassandra_clients import as_external, is_passing, kept_session, opened_session
+from penstock.stores.cassandra_clients import as_external, get_session, is_passing, open_session
 from penstock.stores.cassandra_table import TableShape, fit_table, values_of
 from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
@@ -98,7 +98,7 @@ class CassandraSink(VersionedSink):
 
 def check_table(binding: CassandraBinding) -> TableShape:
     """Return the shape of the table. Raises BindingError if there is no table, and what a start raises."""
-    with opened_session(binding) as session:
+    with open_session(binding) as session:
         keyspace = session.cluster.metadata.keyspaces.get(binding.keyspace)
     if keyspace is None:
         raise BindingError(
@@ -132,7 +132,7 @@ class _RowTask(RejectingTask):
         self._target: Final = target
         self._binding: Final = target.binding
         self._version = context.version
-        self._session: Final = kept_session(target.binding)
+        self._session: Final = get_session(target.binding)
         with as_external(self._binding):
             # The client keeps what it has prepared.
             self._insert: Final = _prepared(self._session, target.insert)

@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.amazon.service_clients import kept_client
+from penstock.amazon.service_clients import get_client
 from penstock.amazon.service_errors import as_external, error_code, is_server_away, is_throttling
 from penstock.base.durable import write_atomically
 from penstock.bindings.amazon_types import DynamoBinding
@@ -33,7 +33,7 @@ from penstock.tables.changes import DELETE, change_codes, row_type
 __all__ = ["DELETED", "EXPIRES", "MARK", "DynamoSink", "check_table"]
 
 MARK: Final = "penstock_mark"
-"""The attribute with who has written an item, and when."""
+"""The attribute that says which run has written an item, and when."""
 DELETED: Final = "penstock_deleted"
 """The attribute of an item whose row is deleted."""
 EXPIRES: Final = "penstock_expires"
@@ -64,7 +64,7 @@ class _Target:
 
 def check_table(binding: DynamoBinding) -> dict[str, str]:
     """Return the attributes of the key of a table, each with its type. Raises as a start does."""
-    client = kept_client(binding)
+    client = get_client(binding)
     with as_external(binding):
         found = client.describe_table(TableName=binding.table)["Table"]
     kinds = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
@@ -155,7 +155,7 @@ class _ItemTask(RejectingTask):
         self._target: Final = target
         self._binding: Final = target.binding
         self._context: Final = context
-        self._client: Final = kept_client(target.binding)
+        self._client: Final = get_client(target.binding)
         self._sink: Final = target.sink(context.lineage)
         self._requests = 0
 

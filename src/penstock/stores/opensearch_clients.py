@@ -8,12 +8,12 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.versioned_types import OpenSearchBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
 
-__all__ = ["check_server", "failed", "kept_client", "refuse"]
+__all__ = ["check_server", "failed", "get_client", "refuse"]
 
 _CONNECT_S: Final = 10.0
 _ANSWER_S: Final = 60.0
@@ -22,11 +22,11 @@ _SHOWN: Final = 500
 _kept: Final[dict[tuple[Any, ...], httpx.Client]] = {}
 
 
-def kept_client(binding: OpenSearchBinding) -> httpx.Client:
+def get_client(binding: OpenSearchBinding) -> httpx.Client:
     """Return the client of a binding in this process. It connects when it is used."""
     key = (os.getpid(), binding.uri, *binding.login.values())
     if key not in _kept:
-        password = resolved_setting(binding.stream, binding.login, "password")
+        password = resolve_setting(binding.stream, binding.login, "password")
         _kept[key] = httpx.Client(
             base_url=binding.url,
             auth=(binding.user, password) if binding.user else None,
@@ -40,7 +40,7 @@ def kept_client(binding: OpenSearchBinding) -> httpx.Client:
 def check_server(binding: OpenSearchBinding) -> str:
     """Return the kind and the version of the server. Writes nothing. Raises as a start does."""
     try:
-        answer = kept_client(binding).get("/")
+        answer = get_client(binding).get("/")
     except httpx.TransportError as e:
         raise failed(binding, str(e)) from e
     refuse(binding, answer)

@@ -18,7 +18,7 @@ from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext, V
 from penstock.sinks.patience import Patience
 from penstock.stores.bulk_answers import BulkAnswer, Fate, fate_of
 from penstock.stores.key_templates import KeyTemplate
-from penstock.stores.opensearch_clients import check_server, failed, kept_client, refuse
+from penstock.stores.opensearch_clients import check_server, failed, get_client, refuse
 from penstock.tables.changes import DELETE, change_codes, row_type
 
 __all__ = ["OpenSearchSink"]
@@ -108,7 +108,7 @@ class _DocumentTask(RejectingTask):
         self._target: Final = target
         self._binding: Final = target.binding
         self._version = context.version
-        self._client: Final = kept_client(target.binding)
+        self._client: Final = get_client(target.binding)
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # the templates have them
         refused: dict[int, str] = {}

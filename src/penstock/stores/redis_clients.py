@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import RedisBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
 
-__all__ = ["as_external", "check_server", "kept_client"]
+__all__ = ["as_external", "check_server", "get_client"]
 
 _CONNECT_S: Final = 10
 # Of a server that stands still nothing comes back; then the connection fails.
@@ -21,7 +21,7 @@ _ANSWER_S: Final = 60
 _kept: Final[dict[tuple[Any, ...], Any]] = {}
 
 
-def kept_client(binding: RedisBinding) -> Any:
+def get_client(binding: RedisBinding) -> Any:
     """Return the client of a binding in this process. It connects when it is used.
 
     Raises BindingError when redis-py is missing.
@@ -57,7 +57,7 @@ def _client(binding: RedisBinding) -> Any:
         port=binding.port,
         db=binding.database,
         username=binding.user,
-        password=resolved_setting(binding.stream, binding.login, "password"),
+        password=resolve_setting(binding.stream, binding.login, "password"),
         socket_connect_timeout=_CONNECT_S,
         socket_timeout=_ANSWER_S,
         socket_keepalive=True,
@@ -71,7 +71,7 @@ def _client(binding: RedisBinding) -> Any:
 
 def check_server(binding: RedisBinding) -> None:
     """Check that the server lets the job connect. Writes nothing. Raises as a start does."""
-    client = kept_client(binding)
+    client = get_client(binding)
     with as_external(binding):
         client.ping()
 

@@ -18,7 +18,7 @@ from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext
 from penstock.stores.field_texts import field_texts
 from penstock.stores.key_templates import KeyTemplate
-from penstock.stores.redis_clients import as_external, kept_client
+from penstock.stores.redis_clients import as_external, get_client
 from penstock.stores.redis_scripts import NO_FENCE, OTHER_RUN, WRITE_HASHES, WRITE_TEXTS, WRITTEN
 from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
@@ -92,7 +92,7 @@ class RedisSink:
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # the server keeps it
         """Check that the server can be written to, and put this run into the fence."""
         target = self._target
-        client, fence = kept_client(target.binding), target.fence(lineage)
+        client, fence = get_client(target.binding), target.fence(lineage)
         with as_external(target.binding):
             client.script_load(target.script)
             with client.pipeline(transaction=True) as pipeline:
@@ -125,7 +125,7 @@ class _KeyTask(RejectingTask):
         self._target: Final = target
         self._binding: Final = target.binding
         self._context: Final = context
-        self._client: Final = kept_client(target.binding)
+        self._client: Final = get_client(target.binding)
         self._script: Final = self._client.register_script(target.script)
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # the template has them

@@ -95,7 +95,7 @@ def add_window_join(
 ) -> DescribedStep:
     """Add a step that joins the records of both sides in each window. Raises JobDefinitionError."""
     _check_sides(step, left, right, options.how, HOWS)
-    assigner = _checked_windows(step, windows)
+    assigner = _check_windows(step, windows)
     expressions, types = compile_expressions(step, left, right, options, BOUNDS)
     kinds = (left.stream.record_type, right.stream.record_type)
     function = join_step(WindowJoin, options.settings, assigner, kinds, options.how, expressions, types)
@@ -107,7 +107,7 @@ def add_co_group(
 ) -> DescribedStep:
     """Add a step that gives the records of both sides in each window to a function. Raises JobDefinitionError."""
     _check_sides(step, left, right, "full", HOWS)
-    assigner = _checked_windows(step, windows)
+    assigner = _check_windows(step, windows)
     if not callable(function) or inspect.isclass(function):
         raise JobDefinitionError(
             f"Step {step!r} needs a function of the key, the window, and the records of both sides, not {function!r}."
@@ -122,7 +122,7 @@ def add_co_group(
     return _add_join(step, join_step(CoGroup, {}, assigner, kinds, function, kind), left, right)
 
 
-def _checked_windows(step: str, windows: Any) -> JoinWindows:
+def _check_windows(step: str, windows: Any) -> JoinWindows:
     """Return windows by event time of a kind that joins know."""
     known = TumblingWindows, SlidingWindows, CumulativeWindows, SessionWindows
     if type(windows) not in known or not windows.is_event_time:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.functions import annotated_result, result_record_type
+from penstock.operators.functions import read_result_type, result_record_type
 from penstock.streams.changelogs import Changes, refuse_changelog
 from penstock.streams.described_stream import DescribedStream
 from penstock.streams.graph import (
@@ -40,7 +40,7 @@ def add_transform(
     check_transform(kind, function)
     name = name or f"{kind}-{_next_number(stream, TransformNode)}"
     who = f"The {kind} {name!r}"
-    schema = output if output is not None else annotated_result(function)
+    schema = output if output is not None else read_result_type(function)
     if schema is type(None):
         raise JobDefinitionError(
             f"{who} is annotated to return None, so it would emit nothing. Annotate the type that it returns."

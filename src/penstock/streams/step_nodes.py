@@ -9,7 +9,7 @@ from typing import Any
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.joins.join_step import JoinStep
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.functions import ProcessFunction, annotated_result, output_type
+from penstock.operators.functions import ProcessFunction, output_type, read_result_type
 from penstock.operators.rolling_aggregates import (
     RollingCount,
     RollingFieldAggregate,
@@ -110,7 +110,7 @@ def add_process(
     check_states(function, step)
     check_owners(function, step, data.stream, data.key)
     check_clock(function, step, data.stream)
-    schema = output if output is not None else annotated_result(type(function).process_record)
+    schema = output if output is not None else read_result_type(type(function).process_record)
     main = described_type(schema, f"Step {step!r}") if is_given(schema) else output_type(function, None, step)
     return _add_step(step, function, inputs, main, protobuf_source(None, schema, f"Step {step!r}"))
 

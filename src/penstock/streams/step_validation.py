@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.models.group import ModelGroup
 from penstock.models.model import Model
@@ -64,7 +64,7 @@ def check_states(function: ProcessFunction, step: str) -> None:
 
     Raises SchemaError for a type that cannot be stored, else JobDefinitionError.
     """
-    for name, state in declared_in(type(function), KeyedState).items():
+    for name, state in find_declarations(type(function), KeyedState).items():
         if state.name != name:
             raise JobDefinitionError(
                 f"Step {step!r} uses one {type(state).__name__} under two names, {name!r} and {state.name!r}; declare "
@@ -79,7 +79,7 @@ def check_states(function: ProcessFunction, step: str) -> None:
             shared.check()
         except SchemaError as e:
             raise SchemaError(f"{name!r} of step {step!r}: {e}") from e
-    for name, group in declared_in(type(function), ModelGroup).items():
+    for name, group in find_declarations(type(function), ModelGroup).items():
         try:
             group.check()
         except SchemaError as e:
@@ -119,7 +119,7 @@ def check_owners(
     Likewise for operator states in a step with a key.
     """
     has_key = key is not None and not key.by_place
-    for name, state in declared_in(type(function), KeyedState).items():
+    for name, state in find_declarations(type(function), KeyedState).items():
         kind = type(state).__name__
         if state.by_key and not has_key:
             raise JobDefinitionError(
@@ -141,7 +141,7 @@ def check_owners(
 
 def check_clock(function: ProcessFunction, step: str, data: DescribedStream) -> None:
     """Raise JobDefinitionError when values expire or policies look at event time, but the records have none."""
-    for name, state in declared_in(type(function), KeyedState).items():
+    for name, state in find_declarations(type(function), KeyedState).items():
         if state.ttl is not None and state.ttl.time == "event" and data.origin.time is None:
             raise JobDefinitionError(
                 f"State {name!r} of step {step!r} expires by event time, but the records of {data.name!r} have none. "

@@ -39,14 +39,14 @@ def add_table_lookup(
             f"Step {step!r}: the table {table.name!r} belongs to another job. Declare it in this one."
         )
     kinds = (left.stream.record_type, table.record_type)
-    pairs = _checked_pairs(step, table.name, on, kinds)
+    pairs = _check_pairs(step, table.name, on, kinds)
     expressions, types = compile_pairs(step, kinds, options, TableLookup)
     drops = missing or ("null" if options.how == "left" else "drop")
     function = table_lookup(options.settings, table.name, kinds, pairs, expressions, types, drops)
     return add_process(step, function, [left], expressions.record_type)
 
 
-def _checked_pairs(
+def _check_pairs(
     step: str, table: str, on: Any, kinds: tuple[RecordType, RecordType]
 ) -> list[tuple[str, str]]:
     found = [on] if isinstance(on, tuple) and on and isinstance(on[0], str) else list(on or ())

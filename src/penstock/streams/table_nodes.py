@@ -65,11 +65,11 @@ def group_of(stream: DescribedStream, keys: Sequence[str | Column]) -> Group:
         selection = compile_expression("select", texts, stream, {}, "The group_by")
         assert isinstance(selection, Selection)
         row = row_type(selection.record_type)
-        _grouped_by(row.field_names, selection, f"The stream {stream.name!r}")
+        _group_by(row.field_names, selection, f"The stream {stream.name!r}")
     return Group(stream, texts)
 
 
-def _grouped_by(names: Sequence[str], selection: Selection, who: str) -> None:
+def _group_by(names: Sequence[str], selection: Selection, who: str) -> None:
     """Raise JobDefinitionError if records cannot be grouped by some fields."""
     try:
         group_key(selection.record_type, names)
@@ -134,9 +134,7 @@ def add_group_aggregates(
     """Add a step with aggregates of groups, and return the changelog of their results."""
     check_step(step, group.stream, takes_changes=True)
     projection = _Projection(group, step)
-    bound = [
-        (name, one, _arguments(projection, group, name, one)) for name, one in _checked(step, aggregates)
-    ]
+    bound = [(name, one, _arguments(projection, group, name, one)) for name, one in _check(step, aggregates)]
     selection = projection.selection()
     found = _bound(step, selection.record_type, bound, retracts=group.is_changelog)
     key = group_key(selection.record_type, projection.key_names)
@@ -221,7 +219,7 @@ def add_over(
     frame = _frame(who, rows, range_)
     projection = _Projection(group, step, whole=True)
     arguments = [
-        (name, one, _arguments(projection, group, name, one)) for name, one in _checked(step, aggregates)
+        (name, one, _arguments(projection, group, name, one)) for name, one in _check(step, aggregates)
     ]
     taken = [name for name in aggregates if name in kind.field_names]
     if taken:
@@ -279,7 +277,7 @@ def _add_rows(
     return _changelog(described, changes, described.origin.time)
 
 
-def _checked(step: str, aggregates: Any) -> list[tuple[str, Aggregate]]:
+def _check(step: str, aggregates: Any) -> list[tuple[str, Aggregate]]:
     """Return aggregates with their names. Raises JobDefinitionError if they are something else."""
     if not isinstance(aggregates, Mapping) or not aggregates:
         raise JobDefinitionError(

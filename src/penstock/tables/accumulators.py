@@ -189,7 +189,7 @@ class _OpenDoubles:
     def __init__(self, stored: pa.Array, *, averages: bool) -> None:
         self._averages: Final = averages
         self._counts: Final = _integers(stored, "count")
-        self._totals: Final[Floats] = _filled(stored, "total", 0.0)
+        self._totals: Final[Floats] = _fill(stored, "total", 0.0)
 
     def add(self, given: Given) -> None:
         self._counts[:] += np.bincount(given.places, minlength=len(self._counts))
@@ -285,7 +285,7 @@ class _OpenWideSums:
             return pc.if_else(pa.array(mask), pa.scalar(None, found.type), found)
         scale = 10 ** (self._result.scale - self._total.scale)
         averages = [
-            None if count <= 0 else _rounded(total * scale, count)
+            None if count <= 0 else _round(total * scale, count)
             for total, count in zip(self._sums.to_python(), self._counts.tolist(), strict=True)
         ]
         words = b"".join((average or 0).to_bytes(16, "little", signed=True) for average in averages)
@@ -303,7 +303,7 @@ class _OpenWideSums:
         return _struct(["count", "total"], [pa.array(self._counts), self._sums.to_arrow(self._total)], holds)
 
 
-def _rounded(total: int, count: int) -> int:
+def _round(total: int, count: int) -> int:
     """Divide, rounding half away from zero."""
     quotient, rest = divmod(abs(total), count)
     quotient += 2 * rest >= count
@@ -400,7 +400,7 @@ class _OpenFirsts:
         if self._ordered:
             held = both.take(pa.array(rows))
             codes += [order_codes(pc.struct_field(held, name)) for name in ("ordered_by", "value")]
-        order, starts = groups_of_codes(codes[0]) if not self._ordered else _sorted_groups(codes)
+        order, starts = groups_of_codes(codes[0]) if not self._ordered else _sort_groups(codes)
         ends = np.append(starts[1:], len(order)) - 1
         picked = rows[order[ends if self._last else starts]]
         found = np.full(len(self._stored), -1)
@@ -417,7 +417,7 @@ class _OpenFirsts:
         return self._stored.take(pa.array(np.arange(len(holds)), mask=~holds))
 
 
-def _sorted_groups(codes: list[Ints]) -> tuple[Ints, Ints]:
+def _sort_groups(codes: list[Ints]) -> tuple[Ints, Ints]:
     """Return the order by all codes, and where each group of equal first codes starts."""
     order = np.lexsort(codes[::-1])
     places = codes[0][order]
@@ -464,13 +464,13 @@ class _OpenSketches:
         return self._held.to_arrow(self._kind, holds)
 
 
-def _filled(stored: pa.Array, name: str, value: float) -> npt.NDArray[Any]:
+def _fill(stored: pa.Array, name: str, value: float) -> npt.NDArray[Any]:
     found = pc.struct_field(stored, name).fill_null(value).to_numpy(zero_copy_only=False)
     return np.array(found)
 
 
 def _integers(stored: pa.Array, name: str) -> Ints:
-    return _filled(stored, name, 0).astype(np.int64)
+    return _fill(stored, name, 0).astype(np.int64)
 
 
 def _struct(names: list[str], columns: list[pa.Array], holds: Mask) -> pa.Array:

@@ -122,25 +122,25 @@ def _as_json(column: pa.Array) -> pa.Array:
         return column.cast(pa.int64()).cast(pa.string())
     if pa.types.is_floating(kind):
         # One text for both zeros.
-        return _quoted(pc.add(column.cast(pa.float64()), 0.0).cast(pa.string()))
+        return _quote(pc.add(column.cast(pa.float64()), 0.0).cast(pa.string()))
     if pa.types.is_binary(kind):
         encoded = column.dictionary_encode()
         texts = [None if value is None else value.hex() for value in encoded.dictionary.to_pylist()]
-        return _quoted(pa.array(texts, pa.string()).take(encoded.indices))
+        return _quote(pa.array(texts, pa.string()).take(encoded.indices))
     text = column.cast(pa.string())
     if pa.types.is_string(kind):
-        return _escaped(text)
-    return _quoted(text)
+        return _escape(text)
+    return _quote(text)
 
 
-def _quoted(text: pa.Array) -> pa.Array:
+def _quote(text: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', text, '"', "")
 
 
-def _escaped(text: pa.Array) -> pa.Array:
+def _escape(text: pa.Array) -> pa.Array:
     special = pc.match_substring_regex(text, r'["\\\x00-\x1f]')
     if not pc.any(special).as_py():
-        return _quoted(text)
+        return _quote(text)
     encoded = text.dictionary_encode()
     texts = [
         None if value is None else msgspec.json.encode(value).decode()

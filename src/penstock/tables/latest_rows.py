@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.records.types import RecordType
@@ -24,8 +23,6 @@ from penstock.tables.table_step import TableInput, TableResult, TableStep, lates
 from penstock.tables.value_order import order_codes
 
 __all__ = ["FirstRows", "LatestRows", "first_rows", "latest_rows"]
-
-Ints = npt.NDArray[np.int64]
 
 _SEEN: Final = "seen"
 _ROW: Final = "row"

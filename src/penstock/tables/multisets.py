@@ -89,7 +89,7 @@ class _OpenMultisets:
         both = pa.concat_arrays([self._entries, more])
         codes = [order_codes(pc.struct_field(both, name)) for name in fields if name != "count"]
         held = len(self._entries)
-        places, news, changes = _collapsed(given.places, [code[held:] for code in codes], counts)
+        places, news, changes = _collapse(given.places, [code[held:] for code in codes], counts)
         starts = np.searchsorted(self._places, places, "left"), np.searchsorted(self._places, places, "right")
         at, is_there = _find([code[:held] for code in codes], [code[held:][news] for code in codes], *starts)
         sums = pc.struct_field(self._entries, "count").to_numpy().copy()
@@ -138,7 +138,7 @@ class _OpenMultisets:
         return pa.ListArray.from_arrays(offsets_of_lengths(lengths), entries).cast(self._kind)
 
 
-def _collapsed(places: Ints, codes: Sequence[Ints], changes: Ints) -> tuple[Ints, Ints, Ints]:
+def _collapse(places: Ints, codes: Sequence[Ints], changes: Ints) -> tuple[Ints, Ints, Ints]:
     """Return each different value of each group, sorted: its group, its row, and by how much its count changes."""
     order = np.lexsort([*codes[::-1], places])
     is_first = np.ones(len(order), bool)

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.base.instants import EPOCH, MILLISECOND, milliseconds_of
 from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.errors import JobDefinitionError
@@ -150,7 +150,7 @@ class BatchRunner:
         return bool(self.plan.graph.lookups) or any(
             group.is_timed
             for node in steps
-            for group in declared_in(type(node.function), ModelGroup).values()
+            for group in find_declarations(type(node.function), ModelGroup).values()
         )
 
     def run(

@@ -31,7 +31,7 @@ def values_by_key(runner: BatchRunner, step: str) -> dict[Any, dict[str, Any]]:
     for (node, _), stored in sorted(runner.states.items()):
         if node == shown.node:
             for rows in _tables(shown, MemoryEntries(stored)):
-                found |= dict(zip(key_values(rows.column(KEY_COLUMN)), _shown(rows), strict=True))
+                found |= dict(zip(key_values(rows.column(KEY_COLUMN)), _format_values(rows), strict=True))
     return dict(sorted(found.items()))
 
 
@@ -60,7 +60,7 @@ def _tables(step: DescribedStep, entries: MemoryEntries) -> Iterator[pa.RecordBa
             yield table.all_rows()
 
 
-def _shown(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+def _format_values(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     names = [name for name in rows.schema.names if name != KEY_COLUMN and not name.startswith(("__", "@"))]
     texts = [json_texts(rows.column(name)).to_pylist() for name in names]
     columns = [[msgspec.json.decode(text) for text in column] for column in texts]

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import uvicorn
 
-from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import HttpListenBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.event_headers import EventHeaders
@@ -24,9 +24,9 @@ from penstock.sources.journal import JournalWriter, journal_begin
 from penstock.sources.journal_blocks import PackedRecords
 from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
-from penstock.webhooks.request_records import event_in_request, packed_records
+from penstock.webhooks.request_records import event_in_request, pack_records
 
-__all__ = ["HttpReceiver", "listen", "required_token"]
+__all__ = ["HttpReceiver", "find_token", "listen"]
 
 _BACKLOG: Final = 1024
 _UNDER_WAY_BYTES: Final = 64 << 20
@@ -35,9 +35,9 @@ _LATER_S: Final = 10
 _GRACE_S: Final = 5
 
 
-def required_token(binding: HttpListenBinding) -> str | None:
+def find_token(binding: HttpListenBinding) -> str | None:
     """Return the token that requests must have; None if anybody may send. Raises BindingError when none can have it."""
-    token: str | None = resolved_setting(binding.stream, binding.login, "token")
+    token: str | None = resolve_setting(binding.stream, binding.login, "token")
     if token is not None and re.search(r"[^!-~]", token):
         raise BindingError(
             f"Stream {binding.stream!r}: no request can have the token, since it has a space, a line break or a "
@@ -101,7 +101,7 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
     def _connect(self) -> AbstractContextManager[Any]:
         if self._bounded:
             return nullcontext()
-        self._token = required_token(self._binding)
+        self._token = find_token(self._binding)
         return listen(self._binding)
 
     def _receive(self, connection: AbstractContextManager[Any]) -> None:
@@ -145,7 +145,7 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
 
 
 class _Arrived(NamedTuple):
-    """The records of a request, a digest that tells it apart, and who waits for what becomes of it."""
+    """The records of a request, a digest that identifies it, and the handler that waits for its outcome."""
 
     records: PackedRecords
     size: int
@@ -328,7 +328,7 @@ class _Application:
             event = None if self._events is None else event_in_request(self._events, headers, body)
             if event is not None:
                 content = event
-            records = packed_records(body) if event is None else PackedRecords.of([event])
+            records = pack_records(body) if event is None else PackedRecords.of([event])
         except ValueError as e:
             return _error(
                 400, f"The body must be a JSON record, an array of them, or lines of JSON, but {e}."

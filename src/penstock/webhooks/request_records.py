@@ -14,7 +14,7 @@ import numpy as np
 from penstock.records.event_headers import EventHeaders, http_header_text, is_json_data
 from penstock.sources.journal_blocks import PackedRecords
 
-__all__ = ["event_in_request", "packed_records", "split_records"]
+__all__ = ["event_in_request", "pack_records", "split_records"]
 
 _BLANK = b" \t\r\n"
 _LINE_END: Final = 10
@@ -39,7 +39,7 @@ def event_in_request(events: EventHeaders, headers: Mapping[bytes, bytes], body:
     return events.as_json(given, body or None)
 
 
-def packed_records(body: bytes) -> PackedRecords:
+def pack_records(body: bytes) -> PackedRecords:
     """Return the records of a body, as `split_records` would. Many lines are looked at together."""
     return _all_lines(body.strip(_BLANK)) or PackedRecords.of(split_records(body))
 
@@ -72,7 +72,7 @@ def split_records(body: bytes) -> list[bytes]:
     try:
         if text.startswith(b"["):
             return [bytes(record) for record in msgspec.json.decode(text, type=list[msgspec.Raw])]
-        return [_checked(text)]
+        return [_check(text)]
     except (msgspec.DecodeError, RecursionError) as e:
         reason = str(e)
     lines = [(number, line.strip(_BLANK)) for number, line in enumerate(text.split(b"\n"), 1)]
@@ -82,12 +82,12 @@ def split_records(body: bytes) -> list[bytes]:
     records = []
     for number, line in lines:
         try:
-            records.append(_checked(line))
+            records.append(_check(line))
         except (msgspec.DecodeError, RecursionError) as e:
             raise ValueError(f"neither the whole is JSON ({reason}), nor is line {number} ({e})") from None
     return records
 
 
-def _checked(text: bytes) -> bytes:
+def _check(text: bytes) -> bytes:
     _values.decode(text)
     return text

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import httpx
 
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import WebhookBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.cloud_events import BATCH_CONTENT_TYPE, EVENT_CONTENT_TYPE
 
-__all__ = ["Answer", "Sender", "check_secrets", "check_server", "kept_sender", "request_headers", "wait_s"]
+__all__ = ["Answer", "Sender", "check_secrets", "check_server", "get_sender", "request_headers", "wait_s"]
 
 # Answers that say that the same request may succeed later.
 _AGAIN: Final = (408, 425, 429)
@@ -59,7 +59,7 @@ class Sender:
                 **request_headers(binding),
                 "Content-Type": _content_type(binding),
             },
-            params=resolved_settings(stream, binding.query),
+            params=resolve_settings(stream, binding.query),
             timeout=binding.timeout_s,
             limits=httpx.Limits(max_connections=binding.requests_at_once),
         )
@@ -108,12 +108,12 @@ class Sender:
 def check_secrets(binding: WebhookBinding) -> None:
     """Raise BindingError unless all values that a binding refers to are there, and can be sent."""
     request_headers(binding)
-    resolved_settings(binding.stream, binding.query)
+    resolve_settings(binding.stream, binding.query)
 
 
 def request_headers(binding: WebhookBinding) -> dict[str, str]:
     """Return the headers of each request. Raises BindingError when one is missing or cannot be sent."""
-    headers = resolved_settings(binding.stream, binding.headers)
+    headers = resolve_settings(binding.stream, binding.headers)
     for name, value in headers.items():
         # The client's own error would show the value.
         if not (value.isascii() and value.isprintable()):
@@ -141,7 +141,7 @@ def check_server(binding: WebhookBinding) -> str:
     return f"{url.host}:{port}"
 
 
-def kept_sender(binding: WebhookBinding) -> Sender:
+def get_sender(binding: WebhookBinding) -> Sender:
     """Return this process's sender of a binding."""
     with _lock:
         key = os.getpid(), binding.uri, *sorted(binding.headers.items()), *sorted(binding.query.items())

@@ -15,7 +15,7 @@ from penstock.records.event_headers import http_header_value
 from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.message_parts import origins_of
-from penstock.webhooks.webhook_requests import check_secrets, kept_sender
+from penstock.webhooks.webhook_requests import check_secrets, get_sender
 
 __all__ = ["WebhookSink"]
 
@@ -81,7 +81,7 @@ class _RequestTask(RejectingTask):
         self._binding: Final = binding
         self._encoder: Final = encoder
         self._context: Final = context
-        self._sender: Final = kept_sender(binding)
+        self._sender: Final = get_sender(binding)
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # a request has no key
         requests = self._requests(batch)

@@ -101,13 +101,13 @@ class TriggerContext(EvictorContext):
         """
         pane = self._pane
         if time_ms not in pane.event_timers:
-            self._windows.add_timer("event_timers", _checked(time_ms), self.window, pane)
+            self._windows.add_timer("event_timers", _check(time_ms), self.window, pane)
 
     def register_processing_timer(self, time_ms: int) -> None:
         """Register a timer that calls `on_processing_time` when the clock reaches a time, given in ms since 1970."""
         pane = self._pane
         if time_ms not in pane.processing_timers:
-            self._windows.add_timer("processing_timers", _checked(time_ms), self.window, pane)
+            self._windows.add_timer("processing_timers", _check(time_ms), self.window, pane)
 
     def delete_event_timer(self, time_ms: int) -> None:
         """Delete an event-time timer, if it exists. The timer that cleans up the window cannot be deleted."""
@@ -164,7 +164,7 @@ class WindowContext(EvictorContext):
         self.emitted_aside.append((name, record))
 
 
-def _checked(time_ms: int) -> int:
+def _check(time_ms: int) -> int:
     if not isinstance(time_ms, int) or isinstance(time_ms, bool):
         raise TypeError(f"the time of a timer is an int, in milliseconds since 1970, not {time_ms!r}")
     if not MIN_TIME <= time_ms <= MAX_TIME:

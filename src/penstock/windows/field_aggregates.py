@@ -63,10 +63,10 @@ class TotalsColumns:
     def of(cls, stored: pa.Array) -> Self:
         """Read stored totals."""
         return cls(
-            _filled(stored, "count", 0),
-            _filled(stored, "total", 0.0),
-            _filled(stored, "low", np.inf),
-            _filled(stored, "high", -np.inf),
+            _fill(stored, "count", 0),
+            _fill(stored, "total", 0.0),
+            _fill(stored, "low", np.inf),
+            _fill(stored, "high", -np.inf),
         )
 
     def take(self, rows: Ints) -> Self:
@@ -105,7 +105,7 @@ class TotalsColumns:
         }
 
 
-def _filled(stored: pa.Array, name: str, value: float) -> npt.NDArray[Any]:
+def _fill(stored: pa.Array, name: str, value: float) -> npt.NDArray[Any]:
     found: npt.NDArray[Any] = pc.struct_field(stored, name).fill_null(value).to_numpy(zero_copy_only=False)
     return found
 

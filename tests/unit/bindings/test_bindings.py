@@ -12,7 +12,7 @@ from property_examples import examples
 
 from penstock.bindings.parameters import PARAMETERS
 from penstock.bindings.parse import allowed_forms, missing_binding, parse_binding, schemes, split_definition
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.bindings.types import (
     ConsoleBinding,
     DeltaBinding,
@@ -588,7 +588,7 @@ def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, ex
         parse_binding("heaters", uri, role)
     message = str(raised.value)
     assert "'heaters'" in message
-    assert repr(redacted(uri)) in message
+    assert repr(redact(uri)) in message
     assert expected in message
     scheme = uri.partition(":")[0].lower()
     assert allowed_forms(role, scheme if scheme in dict(schemes(role)) else None) in message
@@ -606,7 +606,7 @@ def test_any_text_is_a_binding_or_a_binding_error(uri: str, scheme: str) -> None
             binding = parse_binding("s", scheme + uri, role)
         except BindingError:
             continue
-        assert binding.uri in (scheme + uri, redacted(scheme + uri))
+        assert binding.uri in (scheme + uri, redact(scheme + uri))
 
 
 def test_every_parameter_is_documented_and_has_a_form() -> None:
@@ -641,7 +641,7 @@ def test_a_missing_binding_says_what_to_add() -> None:
 def test_secrets_do_not_reach_messages() -> None:
     """Passwords in client settings are masked wherever a URI is shown."""
     uri = "kafka://h:1/t?sasl.password=hunter2&ssl.key.password=abc&formt=json"
-    assert "hunter2" not in redacted(uri)
+    assert "hunter2" not in redact(uri)
     with pytest.raises(BindingError) as raised:
         parse_binding("s", uri, "data")
     assert "hunter2" not in str(raised.value)
@@ -667,7 +667,7 @@ def test_no_password_reaches_a_message(
 ) -> None:
     """Not even where it was not escaped, or where the URI is wrong in another way."""
     uri = f"{scheme}:{slashes}user:{before}s3cr3t{behind}@{place}"
-    assert "s3cr3t" not in redacted(uri)
+    assert "s3cr3t" not in redact(uri)
     try:
         binding = parse_binding("s", uri, role)
     except BindingError as e:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.secrets import redacted, resolved_setting, resolved_settings
+from penstock.bindings.secrets import redact, resolve_setting, resolve_settings
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import BindingError
@@ -30,16 +30,16 @@ def test_values_come_from_the_environment_and_from_files(
     binding = bind(
         f"sasl.password=env:KAFKA_PASSWORD&ssl.key.password=file:{tmp_path}/key&ssl.ca.location=/ca.pem"
     )
-    assert resolved_settings("readings", {**binding.client, "number": 3}) == {
+    assert resolve_settings("readings", {**binding.client, "number": 3}) == {
         "sasl.password": "env secret",
         "ssl.key.password": "file secret",
         "ssl.ca.location": "/ca.pem",
         "number": 3,
     }
     assert "secret" not in repr(binding)
-    assert redacted(binding.uri) == binding.uri
-    assert redacted("kafka://h:1/t?sasl.password=plain&acks=1") == "kafka://h:1/t?sasl.password=***&acks=1"
-    assert resolved_setting("readings", binding.client, "linger.ms") is None
+    assert redact(binding.uri) == binding.uri
+    assert redact("kafka://h:1/t?sasl.password=plain&acks=1") == "kafka://h:1/t?sasl.password=***&acks=1"
+    assert resolve_setting("readings", binding.client, "linger.ms") is None
 
 
 @pytest.mark.parametrize(

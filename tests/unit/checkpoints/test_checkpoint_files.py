@@ -109,7 +109,7 @@ def test_a_journal_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> N
 def test_what_looks_damaged_while_a_run_is_at_work_is_looked_at_again(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where locks fail, the run that another takes over from goes on meanwhile; damage of one at rest is told soon."""
+    """Where locks fail, a run continues while another takes over; damage of a checkpoint at rest is reported soon."""
     looks = 0
 
     def work(_: float) -> None:

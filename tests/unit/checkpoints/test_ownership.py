@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoints.ownership import Ownership, locked
+from penstock.checkpoints.ownership import Ownership, lock_checkpoint
 from penstock.errors import CheckpointError, FencedError
 
 HOLDER = """
 import sys, threading
 from pathlib import Path
-from penstock.checkpoints.ownership import locked
-with locked(Path(sys.argv[1]), threading.Event(), 0):
+from penstock.checkpoints.ownership import lock_checkpoint
+with lock_checkpoint(Path(sys.argv[1]), threading.Event(), 0):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -46,7 +46,7 @@ def process(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def hold(folder: Path, timeout_s: float) -> None:
-    with locked(folder, threading.Event(), timeout_s):
+    with lock_checkpoint(folder, threading.Event(), timeout_s):
         pass
 
 
@@ -74,19 +74,19 @@ def test_a_run_that_is_to_stop_does_not_wait(tmp_path: Path) -> None:
     """Ctrl-C ends the wait."""
     stop = threading.Event()
     stop.set()
-    with process(HOLDER, tmp_path), pytest.raises(CheckpointError), locked(tmp_path, stop, 60):
+    with process(HOLDER, tmp_path), pytest.raises(CheckpointError), lock_checkpoint(tmp_path, stop, 60):
         pass
 
 
 def test_the_lock_leaves_a_place_for_the_jvm(tmp_path: Path) -> None:
     """The JVM of the run takes its own part while the driver holds its own."""
-    with locked(tmp_path, threading.Event(), 0), process(JVM_LEFT_BEHIND, tmp_path):
+    with lock_checkpoint(tmp_path, threading.Event(), 0), process(JVM_LEFT_BEHIND, tmp_path):
         pass
 
 
 def test_a_run_in_the_same_process_is_refused_and_takes_no_lock_away(tmp_path: Path) -> None:
     """As when somebody asks in the process of the run whether it runs."""
-    with locked(tmp_path, threading.Event(), 0):
+    with lock_checkpoint(tmp_path, threading.Event(), 0):
         (tmp_path / "same").symlink_to(tmp_path)
         for folder in (tmp_path, tmp_path / "same"):
             with pytest.raises(CheckpointError, match="is in use by another run of the job"):
@@ -100,7 +100,7 @@ def test_a_run_in_the_same_process_is_refused_and_takes_no_lock_away(tmp_path: P
 
 
 def test_a_run_owns_a_checkpoint_until_another_begins(tmp_path: Path) -> None:
-    """The first is told; the second goes on."""
+    """The first gets an error; the second continues."""
     first = Ownership.take(tmp_path)
     first.check()
     second = Ownership.take(tmp_path)

@@ -14,7 +14,7 @@ from property_examples import examples
 
 import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.plans import Plans, pending_plan
+from penstock.checkpoints.plans import Plans, find_pending_plan
 from penstock.errors import CheckpointError
 from penstock.jobs.query_run import QueryRun, RunHooks
 from penstock.jobs.settings import RunSettings
@@ -51,7 +51,7 @@ def test_what_is_planned_and_not_committed_is_pending(
     planned: list[int], committed: list[int], pending: int | None
 ) -> None:
     """Only the newest can be."""
-    assert pending_plan(planned, committed) == pending
+    assert find_pending_plan(planned, committed) == pending
 
 
 def test_the_plan_of_a_run_before_is_kept_whatever_this_run_did(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_what_was_begun_is_never_planned_anew(
 
 
 class FakeQuery:
-    """A query that goes on until it is stopped; looks at it are counted."""
+    """A query that continues until it is stopped; looks at it are counted."""
 
     def __init__(self, on_look: Any) -> None:
         self._on_look = on_look

@@ -1,4 +1,4 @@
-"""Power loss: whatever of the files that nobody has synced is gone, the job goes on behind what its outputs have.
+"""Power loss: whatever of the files that nobody has synced is gone, the job continues after what its outputs have.
 
 Spark's part of the checkpoint is written by hand, and a disk that forgets stands for the real one.
 """
@@ -180,7 +180,7 @@ def test_each_file_may_go_its_own_way(new_job: Callable[[], Job], seed: int) -> 
 def test_a_checkpoint_that_was_moved_has_lost_nothing(
     new_job: Callable[[], Job], tmp_path: Path, micro_batches: int
 ) -> None:
-    """However young it is: it is refused as it stands, and goes on when it is moved back."""
+    """However young it is: it is refused as it stands, and continues when it is moved back."""
     run_until(job := new_job(), 5 * micro_batches - 1)
     job.spark.commit(micro_batches - 1)
     made_at, moved = job.checkpoint.folder, tmp_path / "moved"
@@ -254,7 +254,7 @@ def forget_the_end(job: Job) -> Path:
 def test_what_outputs_depend_on_is_never_taken_back(
     new_job: Callable[[], Job], how: Callable[[Job], Path]
 ) -> None:
-    """It was synced, so that no power loss takes it: that is damage, and the job does not go on from before it."""
+    """It was synced, so that no power loss takes it: that is damage, and the job does not continue from before it."""
     job = new_job()
     for _ in job.steps():
         pass

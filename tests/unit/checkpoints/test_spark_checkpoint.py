@@ -66,7 +66,7 @@ def test_whole_logs_are_accepted(
     ],
 )
 def test_holes_are_named(tmp_path: Path, offsets: list[int], commits: list[int], missing: str) -> None:
-    """A log that lacks a micro-batch would have Spark go on from another state than the outputs are at."""
+    """A log that lacks a micro-batch would have Spark continue from a state other than the outputs are at."""
     write_logs(tmp_path, offsets, commits)
     with pytest.raises(CheckpointError, match="Restore the file") as caught:
         inspect(tmp_path, EXPECTED)

@@ -34,7 +34,7 @@ class Clocks:
 
 
 def test_a_version_is_the_time(tmp_path: Path) -> None:
-    """As long as the clock goes on."""
+    """As long as the clock advances."""
     clocks = Clocks(HOUR_US)
     versions = clocks.versions(tmp_path)
     assert versions.next() == HOUR_US

@@ -279,7 +279,7 @@ def with_control(place: ServedRest) -> str:
 
 
 def test_commands_are_sent_and_told(place: ServedRest) -> None:
-    """As on a checkpoint, in the name of who asks."""
+    """As on a checkpoint, in the name of the user who asks."""
     job_id = with_control(place)
     sent = penstock(
         place,

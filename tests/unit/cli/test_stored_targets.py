@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from penstock.checkpoints import stored_copies
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.ownership import locked
+from penstock.checkpoints.ownership import lock_checkpoint
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint, working_folder
 from penstock.checkpoints.stored_home import note_home
 from penstock.cli import app
@@ -32,7 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_reaches_the_run_on_this_machine() -> None:
     folder = working_folder(URI)
     Checkpoint.open(str(folder)).begin(Lineage("lineage", "job", 8, 2, ("readings",)))
-    with locked(folder, threading.Event(), 0):
+    with lock_checkpoint(folder, threading.Event(), 0):
         done = CliRunner().invoke(app, ["events", URI, "-o", "json"])
     assert done.exit_code == 0, done.output
 

@@ -12,7 +12,6 @@ from control_checkpoint import append_lines, make_checkpoint, receipts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.commands.job_receipts import read_receipts
 from penstock.commands.receipt_history import find_history
 from penstock.commands.receipt_segments import NewReceipts, SegmentWriter, kept_receipts, segment_names
 from penstock.errors import CheckpointError
@@ -23,12 +22,11 @@ def lines(batch: int, *ids: str) -> bytes:
     return msgspec.json.Encoder().encode_lines(found)
 
 
-def told(checkpoint: Path) -> list[tuple[int, str]]:
+def final_receipts(checkpoint: Path) -> list[tuple[int, str]]:
     """The final receipts that are kept, in order."""
     return [
-        (batch, receipt.id)
-        for batch, found in read_receipts(checkpoint)
-        for receipt in found
+        (receipt.batch, receipt.id)
+        for receipt in NewReceipts(checkpoint, from_start=True).read()
         if receipt.status == "APPLIED"
     ]
 
@@ -46,7 +44,9 @@ def test_receipts_are_written_once(checkpoint: Path) -> None:
     again = SegmentWriter(checkpoint)
     for batch in (3, 4, 7):
         append_lines(again, batch, lines(batch, f"a{batch}", f"b{batch}"))
-    assert told(checkpoint) == [(batch, f"{name}{batch}") for batch in (0, 3, 4, 7) for name in "ab"]
+    assert final_receipts(checkpoint) == [
+        (batch, f"{name}{batch}") for batch in (0, 3, 4, 7) for name in "ab"
+    ]
 
 
 @given(cut=st.integers(0, 10_000))
@@ -87,7 +87,7 @@ def test_the_oldest_receipts_go_beyond_the_bound(checkpoint: Path) -> None:
     assert {name.replace(".ids", ".jsonl") for name in sizes if name.endswith(".ids")} == set(
         segment_names(checkpoint)[:-1]
     )
-    kept = told(checkpoint)
+    kept = final_receipts(checkpoint)
     assert kept == [(batch, f"c{batch}") for batch in range(kept[0][0], 500)]
     assert find_history(checkpoint, "c0") is None
     assert find_history(checkpoint, kept[0][1]) is not None
@@ -139,9 +139,9 @@ def test_a_full_disk_leaves_no_part_of_a_micro_batch(
         broken.setattr(os, "fdatasync", _full)
         with pytest.raises(OSError, match="No space"):
             append_lines(writer, 1, lines(1, "b"))
-    assert told(checkpoint) == [(0, "a")]
+    assert final_receipts(checkpoint) == [(0, "a")]
     append_lines(writer, 1, lines(1, "b"))
-    assert told(checkpoint) == [(0, "a"), (1, "b")]
+    assert final_receipts(checkpoint) == [(0, "a"), (1, "b")]
 
 
 def _full(_: int) -> None:

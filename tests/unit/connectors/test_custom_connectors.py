@@ -21,7 +21,7 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PythonBinding
 from penstock.commands.command_catalog import CommandCatalog
 from penstock.commands.command_sender import command_binding
-from penstock.connectors.custom_class import checked_binding, told
+from penstock.connectors.custom_class import bind_class, describe_guarantee
 from penstock.connectors.custom_log import CustomLog, open_custom_log
 from penstock.errors import (
     BindingError,
@@ -53,7 +53,7 @@ def bound(uri: str, *, is_sink: bool) -> PythonBinding:
     """The binding of a URI, whose class was imported."""
     binding = parse_binding("kit", uri, "sink" if is_sink else "data")
     assert isinstance(binding, PythonBinding)
-    return checked_binding(binding, is_sink=is_sink)
+    return bind_class(binding, is_sink=is_sink)
 
 
 @pytest.mark.parametrize("name", penstock.connectors.__all__)
@@ -113,7 +113,7 @@ def test_a_log_with_partitions_conforms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Feed", "Inbox"])
 def test_a_receiver_conforms(tmp_path: Path, kind: str) -> None:
-    """One that goes on behind a position, and one whose system forgets what is acknowledged."""
+    """One that continues after a position, and one whose system forgets what is acknowledged."""
     place, names = tmp_path / "place", iter(range(10_000))
     if kind == "Feed":
         place.touch()
@@ -349,9 +349,11 @@ def test_a_receiver_whose_system_is_away_refuses_the_start(tmp_path: Path) -> No
 def test_the_class_says_what_the_job_shows() -> None:
     """A sentence with the guarantee; ids only for a sink that states them."""
     sink = bound("python:custom_kinds:Marked?path=x", is_sink=True)
-    assert told(sink) == "Sink 'kit' is custom_kinds:Marked, which states: at least once with ids."
+    assert (
+        describe_guarantee(sink) == "Sink 'kit' is custom_kinds:Marked, which states: at least once with ids."
+    )
     assert sink.origin
-    assert told(bound("python:custom_kinds:Lines?folder=x", is_sink=False)).endswith(
+    assert describe_guarantee(bound("python:custom_kinds:Lines?folder=x", is_sink=False)).endswith(
         "states: each record once."
     )
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.databases.copy_text import column_type, copy_text
-from penstock.databases.postgres_table import Statements, quoted
+from penstock.databases.postgres_table import Statements, quote
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8) | st.sampled_from(
     ["", '"', ",", "\n", "\r\n", "\\.", "\\N", "NULL", " "]
@@ -92,7 +92,7 @@ def test_each_type_has_a_column(kind: pa.DataType, expected: str) -> None:
 def test_names_of_the_user_are_only_names() -> None:
     """Whatever they contain."""
     name = 'a"; DROP TABLE x; --'
-    assert quoted(name) == '"a""; DROP TABLE x; --"'
+    assert quote(name) == '"a""; DROP TABLE x; --"'
     statements = Statements("t", (name, "b"), (name,))
     for text in (statements.copy, statements.stage, *statements.apply(with_nulls=False)):
         assert name not in text.replace('"a""; DROP TABLE x; --"', "")

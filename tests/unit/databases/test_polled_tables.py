@@ -11,7 +11,7 @@ from penstock.databases.open_writers import still_open
 from penstock.databases.polled_table import PolledTable
 from penstock.databases.row_json import COMMAND_ROWS, Column, RowShape, row_json, unfit_columns
 
-TABLE = PolledTable('"s"."50%"', ("at", "id"), "t.x", 't."at" IS NOT NULL', 7, (7, 8), is_indexed=True)
+TABLE = PolledTable('"s"."50%"', ("at", "id"), "t.x", 't."at" IS NOT NULL', (7, 8), is_indexed=True)
 
 
 def test_a_page_has_as_many_parameters_as_values() -> None:

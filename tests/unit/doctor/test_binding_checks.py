@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.bindings.parse import parse_binding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.doctor import bindings
-from penstock.doctor.bindings import check_binding, examine_bindings, loaded_job
+from penstock.doctor.bindings import check_binding, examine_bindings, try_to_load
 from penstock.doctor.findings import Finding
 from penstock.errors import ExternalSystemError, PlaceMissingError
 from penstock.jobs.job_sinks import open_sink
@@ -195,9 +195,9 @@ def job_file(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_job_file_is_loaded(job_file: Path) -> None:
-    """And its streams and sinks are told."""
+    """And its streams and sinks are listed."""
     job_file.write_text(JOB)
-    job, finding = loaded_job(str(job_file))
+    job, finding = try_to_load(str(job_file))
     assert job is not None
     assert finding.found == f"'rooms' in {job_file}, with the streams and sinks readings, out"
 
@@ -217,7 +217,7 @@ def test_a_job_file_is_loaded(job_file: Path) -> None:
 def test_a_job_that_cannot_run_is_told(job_file: Path, text: str, said: str) -> None:
     """As its start would be refused."""
     job_file.write_text(text)
-    job, finding = loaded_job(str(job_file))
+    job, finding = try_to_load(str(job_file))
     assert (job, finding.status) == (None, "failed")
     assert said in finding.found
     assert finding.remedy

@@ -133,7 +133,7 @@ def test_changed_bytes_of_the_state_are_found(checkpoint: Checkpoint) -> None:
 
 
 def test_a_rescaling_that_was_broken_off_is_told(checkpoint: Checkpoint) -> None:
-    """Some of Spark's files may be gone; the next start goes on from there."""
+    """Some of Spark's files may be gone; the next start continues from there."""
     (checkpoint.folder / "rescaling.json").touch()
     (checkpoint.folder / "metadata").unlink()
     finding = examined(checkpoint)["checkpoint files"]

@@ -88,7 +88,7 @@ def test_an_object_store_is_looked_at_when_the_environment_names_one(monkeypatch
 
 
 def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told as failed."""
+    """It is a failed check."""
 
     def broken() -> Finding:
         raise ZeroDivisionError("oh")

@@ -180,7 +180,7 @@ class Adder(ps.ProcessFunction):
     values=st.lists(st.tuples(KEYS, st.sampled_from([0, 1, 2, 2**62])), max_size=15), seed=st.integers(0, 3)
 )
 def test_sums_beyond_int64_cost_exactly_the_records_that_made_them(values: Any, seed: int) -> None:
-    """The state goes on from the last sum that could be stored, wherever blocks were cut."""
+    """The state continues from the last sum that could be stored, wherever blocks were cut."""
     stream = numbers_in([Number(key, value) for key, value in values])
     bench = StepBench(Adder(), [stream], {"": Number})
     result = bench.run(seed, cut=True)

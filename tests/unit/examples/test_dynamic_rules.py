@@ -236,7 +236,7 @@ def test_a_late_payment_is_judged_by_its_own_time(late_minutes: int) -> None:
 
 
 def test_one_rule_is_paused_resumed_cleared_and_deleted() -> None:
-    """Others go on; a paused rule does not see what comes meanwhile, and a cleared one begins anew."""
+    """Others continue; a paused rule does not see what comes meanwhile, and a cleared one begins anew."""
     driver = Driver(partitions=3)
     payment = {"account": "A1", "country": "DE", "merchant": "fuel", "amount": 5, "minute": 0, "late": 0}
     rule = {"version": 1, "measure": "sum", "threshold": 9, "action": "look", **WINDOWS["a"]}

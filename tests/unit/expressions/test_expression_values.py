@@ -261,7 +261,7 @@ VALUES: list[tuple[str, str, list[Any], list[int]]] = [
 def test_an_expression_has_the_values_and_type_of_sql(
     text: str, kind: str, values: list[Any], failing: list[int]
 ) -> None:
-    """Null where a value is missing or the expression fails; failing rows are told with the expression."""
+    """Null where a value is missing or the expression fails; failing rows are reported with the expression."""
     found = outcome(text, **({"limit": 30.0} if "${limit}" in text else {}))
     assert found.values == values
     assert sql_name(found.kind) == kind

@@ -53,7 +53,7 @@ def test_what_windows_took_and_did_not_is_counted_by_step(tmp_path: Path) -> Non
 
 
 def test_event_time_is_that_of_the_slowest_task(tmp_path: Path) -> None:
-    """What it told last; with how far that is behind the clock, and what holds it."""
+    """Its last report, with how far that is behind the clock, and what holds it."""
     committer = following(tmp_path)
     assert committer.summary("id", "stopped").event_time == {}
     committer.on_batch(0, [time("windows", None, "visits/0"), time("windows", 5_000, "visits/1", 1)])

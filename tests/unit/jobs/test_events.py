@@ -120,7 +120,7 @@ for number in range(20):
 
 
 def test_half_an_event_is_not_seen_and_goes(tmp_path: Path) -> None:
-    """What a crash has left of a line nobody was told of; the next event takes its place."""
+    """A line that a crash has cut was never reported; the next event takes its place."""
     record_event(tmp_path, event(0))
     new = NewEvents(tmp_path, with_commands=False)
     with (tmp_path / EVENTS_FILE).open("ab") as file:
@@ -264,14 +264,14 @@ def test_a_failure_is_recorded_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_failure_that_cannot_be_written_down_is_still_told(tmp_path: Path) -> None:
-    """The job's own error goes on, not that of its log."""
+    """The job's own error continues, not that of its log."""
     run = RunEvents(tmp_path / "gone", "rooms", "rooms-1", "ann")
     with pytest.raises(BindingError, match="why"), run.record_failure():
         raise BindingError("why")
 
 
 def test_settings_are_told_without_secrets() -> None:
-    """Those that are not as by default; places have no passwords, and what Spark is told by a secret's name nothing."""
+    """Those that are not the default; places have no passwords, and settings of Spark named like secrets no value."""
     settings = RunSettings(
         bindings={"a": "kafka://h:9092/t?sasl.password=canary-1"},
         checkpoint="/somewhere",

@@ -1,4 +1,4 @@
-"""Failures of a query are told as sentences, and damage of the checkpoint with the file, however Spark puts it."""
+"""Failures of a query become sentences, and damage of the checkpoint names the file, however Spark puts it."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class FakeQuery:
 
 
 def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
-    """How the runner goes on from a query that holds data back."""
+    """How the runner continues from a query that holds data back."""
     committer: Any = SimpleNamespace(
         plans=SimpleNamespace(pending=None),
         closing=False,

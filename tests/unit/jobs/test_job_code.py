@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.jobs.job_code import loaded_modules
+from penstock.jobs.job_code import find_loaded_modules
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_modules_keep_the_names_by_which_they_were_imported(root: Path) -> None:
     _write(root / "below" / "code_of_a_job.py")
     above = _import(root, "above_the_jobs")
     below = _import(root / "below", "code_of_a_job")
-    assert loaded_modules([above.function, below.function]) == {  # type: ignore[attr-defined]
+    assert find_loaded_modules([above.function, below.function]) == {  # type: ignore[attr-defined]
         "above_the_jobs.py": root / "above_the_jobs.py",
         "code_of_a_job.py": root / "below" / "code_of_a_job.py",
     }
@@ -54,7 +54,7 @@ def test_a_package_goes_with_its_parents(root: Path) -> None:
     _write(root / "beside_the_rules.py")
     _write(root / "never_imported.py")
     module = _import(root, "rules_of_a_job.deep.one")
-    assert list(loaded_modules([module.function])) == [  # type: ignore[attr-defined]
+    assert list(find_loaded_modules([module.function])) == [  # type: ignore[attr-defined]
         "beside_the_rules.py",
         "rules_of_a_job/__init__.py",
         "rules_of_a_job/deep/__init__.py",
@@ -65,7 +65,7 @@ def test_a_package_goes_with_its_parents(root: Path) -> None:
 def test_installed_modules_stay(root: Path) -> None:
     """The workers have them."""
     _write(root / "alone.py", "import json, pytest, penstock\ndef function(): pass\n")
-    assert list(loaded_modules([_import(root, "alone").function])) == ["alone.py"]  # type: ignore[attr-defined]
+    assert list(find_loaded_modules([_import(root, "alone").function])) == ["alone.py"]  # type: ignore[attr-defined]
 
 
 def test_functions_that_sql_calls_go_along(root: Path) -> None:
@@ -89,7 +89,7 @@ def test_functions_that_sql_calls_go_along(root: Path) -> None:
     same = ps.SqlFunction(columns.same, takes=("INT",), returns="INT", on_columns=True)
     functions = {"double": values.double, "same": same, "total": windows.Total()}
     job.sql("INSERT INTO out SELECT double(same(n)) AS n FROM numbers", functions=functions)
-    assert list(loaded_modules(job.called_functions)) == [
+    assert list(find_loaded_modules(job.called_functions)) == [
         "rules_of_columns.py",
         "rules_of_values.py",
         "rules_of_windows.py",

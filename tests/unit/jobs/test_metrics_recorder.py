@@ -180,7 +180,7 @@ def test_an_interval_runs_from_its_first_work_on(recorder: MetricsRecorder) -> N
 
 
 def test_metrics_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path: Path) -> None:
-    """Are written, and totals go on from one to the next."""
+    """Are written, and totals continue from one to the next."""
     assert recorder.latest.totals.records_in == {"visits": 0}
     assert recorder.latest.totals.late == {"windows": 0}
     reports = [report("in", "visits", 3), report("records", "windows", 3), report("out", "out", 2)]
@@ -272,7 +272,7 @@ def test_a_job_goes_on_when_metrics_cannot_be_written(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is told once, until they can be written again; what is kept in memory goes on."""
+    """The error is logged once, until they can be written again; what is kept in memory continues."""
     append = BatchMetricsWriter.append
 
     def fail(self: BatchMetricsWriter, metrics: BatchMetrics) -> None:

@@ -67,7 +67,7 @@ def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
 def test_what_cannot_be_fetched_is_told_and_can_be_tried_again(
     content: bytes, max_bytes: int, said: str, tmp_path: Path
 ) -> None:
-    """By the command that validates it; the job goes on."""
+    """By the command that validates it; the job continues."""
     place, notes = library(tmp_path, max_bytes, beside=True), list[str]()
     noted(place, tmp_path, "1", content)
     queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)

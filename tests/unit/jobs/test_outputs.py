@@ -57,7 +57,7 @@ def test_a_checkpoint_that_knows_nothing_is_behind_too() -> None:
 
 
 def test_new_outputs_are_begun_for_the_micro_batch_that_was_named_only() -> None:
-    """So a setting that is left where it is does nothing at later starts; another number is told."""
+    """So a setting that is left where it is does nothing at later starts; another number is refused."""
     held = [Held("out", "", 9)]
     assert needs_new_outputs(held, position(4, 5), 5)
     assert needs_new_outputs(held, position(4, 4), 4), "a run was killed within it"

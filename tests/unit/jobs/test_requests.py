@@ -1,4 +1,4 @@
-"""Requests: what is asked of a running job is answered, or it is told why not."""
+"""Requests: a running job answers what it is asked, or says why not."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ def test_a_job_runs_while_another_process_holds_its_checkpoint(tmp_path: Path) -
     """And no longer; looking does not take it away."""
     assert not is_running(tmp_path)
     program = (
-        "import sys, threading; from pathlib import Path; from penstock.checkpoints.ownership import locked\n"
-        "with locked(Path(sys.argv[1]), threading.Event(), 0): print('held', flush=True); sys.stdin.read()"
+        "import sys, threading; from pathlib import Path; from penstock.checkpoints.ownership import lock_checkpoint\n"
+        "with lock_checkpoint(Path(sys.argv[1]), threading.Event(), 0): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

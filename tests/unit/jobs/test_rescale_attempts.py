@@ -142,7 +142,7 @@ def test_one_run_may_die_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_answer_that_a_full_disk_does_not_take_comes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job goes on meanwhile."""
+    """The job continues meanwhile."""
     requests = Requests(tmp_path)
     write = requests_module.write_atomically
 

@@ -1,4 +1,4 @@
-"""Beginning: with what state a job starts, what is told of it, and that a killed start leaves nothing half."""
+"""Restoring: with what state a job starts, what it reports, and that a killed start leaves nothing half done."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_parameter_of_the_condition_is_a_setting() -> None:
 
 
 def test_a_pair_without_a_value_is_a_dead_letter() -> None:
-    """With both records and the reason; other pairs go on, and neither record counts as matched by it."""
+    """With both records and the reason; other pairs continue, and neither record counts as matched by it."""
     job = described(fields=["left.v", "100 / right.v AS per"])
     run = JobHarness(job)
     run.send("left", *records(("a", 1, 10)))

@@ -164,7 +164,7 @@ def test_conditions_and_parameters_on_rows() -> None:
 
 
 def test_several_rows_for_a_key_are_a_dead_letter() -> None:
-    """So is a row that does not fit; the other records go on."""
+    """So is a row that does not fit; the other records continue."""
     run = JobHarness(described())
     run.tables["rooms"].rows = [{"id": "a", "floor": 1}, {"id": "a", "floor": 2}, {"id": "b", "floor": 3}]
     assert send(run, "a", "b") == [("b", 3)]

@@ -23,7 +23,7 @@ from penstock.bindings.types import IcebergBinding
 from penstock.commands.job_receipts import RECEIPT_TYPE
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 from penstock.lakes import commit_rest
-from penstock.lakes.iceberg_catalog import existing_table, open_catalog
+from penstock.lakes.iceberg_catalog import open_catalog, open_existing_table
 from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
@@ -68,7 +68,7 @@ class Table:
 
     @property
     def found(self) -> IcebergTable:
-        return existing_table(self.binding)
+        return open_existing_table(self.binding)
 
     def records(self) -> list[tuple[Any, ...]]:
         table = self.found.scan().to_arrow()

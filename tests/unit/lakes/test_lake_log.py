@@ -19,7 +19,7 @@ from penstock.bindings.types import DeltaBinding, IcebergBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.lakes import lake_log
 from penstock.lakes.committed_files import TableGoneError
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.lakes.lake_log import LakeLog
 from penstock.records.schemas import record_type
 from penstock.sources.file_source import Keeping
@@ -48,13 +48,13 @@ class Lake:
         if self.lake == "delta":
             write_deltalake(self.folder / "table", rows, mode="append")
         else:
-            existing_table(iceberg_binding(self.folder)).append(rows)
+            open_existing_table(iceberg_binding(self.folder)).append(rows)
 
     def remove(self, number: int) -> None:
         if self.lake == "delta":
             DeltaTable(self.folder / "table").delete(f"number = {number}")
         else:
-            existing_table(iceberg_binding(self.folder)).delete(f"number == {number}")
+            open_existing_table(iceberg_binding(self.folder)).delete(f"number == {number}")
 
     def log(self, query: str = "", *, commands: bool = False, retained: int = 100) -> LakeLog:
         base = lake_uri(self.lake, self.folder)
@@ -220,7 +220,7 @@ def gone(lake: Lake) -> None:
     if lake.lake == "delta":
         (lake.folder / "table" / "_delta_log" / f"{2:020}.json").unlink()
     else:
-        table = existing_table(iceberg_binding(lake.folder))
+        table = open_existing_table(iceberg_binding(lake.folder))
         table.maintenance.expire_snapshots().by_id(table.snapshots()[1].snapshot_id).commit()
 
 
@@ -255,7 +255,7 @@ def test_rows_are_commands(tmp_path: Path) -> None:
     command = record_type("id STRING, kind STRING, payload STRING, version BIGINT, at TIMESTAMP")
     lake_sink("iceberg", tmp_path, command).prepare("line", "")
     rows: list[Any] = [{"id": "1", "kind": "set", "payload": '{"a": 1}', "version": None, "at": None}]
-    existing_table(iceberg_binding(tmp_path)).append(pa.Table.from_pylist(rows, command.schema))
+    open_existing_table(iceberg_binding(tmp_path)).append(pa.Table.from_pylist(rows, command.schema))
     lake = Lake.__new__(Lake)
     lake.lake, lake.folder = "iceberg", tmp_path
     log = lake.log(commands=True)

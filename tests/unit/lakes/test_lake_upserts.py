@@ -20,7 +20,7 @@ from property_examples import examples
 from penstock.bindings.parse import parse_binding
 from penstock.errors import BindingError
 from penstock.jobs.job_sinks import open_sink
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
 from penstock.sinks.base import Sink, TaskContext
@@ -165,7 +165,7 @@ def add(table: Table, row: Row) -> None:
     if table.lake == "delta":
         write_deltalake(table.folder / "table", rows, mode="append")
     else:
-        existing_table(iceberg_binding(table.folder)).append(rows)
+        open_existing_table(iceberg_binding(table.folder)).append(rows)
 
 
 @pytest.mark.parametrize("lake", LAKES)
@@ -256,7 +256,7 @@ def test_a_table_that_must_not_change_is_refused(tmp_path: Path) -> None:
         Table("delta", tmp_path).driver()
     add_column = Table("iceberg", tmp_path)
     add_column.driver()
-    with existing_table(iceberg_binding(tmp_path)).update_schema() as update:
+    with open_existing_table(iceberg_binding(tmp_path)).update_schema() as update:
         from pyiceberg.types import StringType
 
         update.add_column("owner", StringType())

@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused(given: Any, message: str, tmp_path: Path) 
 
 
 def test_the_same_records_are_written_once(tmp_path: Path) -> None:
-    """A run that is started again goes on where it was, whichever form the records have then."""
+    """A run that is started again continues where it was, whichever form the records have then."""
     opened(tmp_path, READINGS)
     opened(tmp_path, pd.DataFrame(ROWS))
     assert written(tmp_path) == ROWS

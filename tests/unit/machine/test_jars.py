@@ -13,7 +13,14 @@ from threads_at_once import call_at_once
 
 from penstock.machine import jars
 from penstock.machine.cache import CacheFolderError, cache_folder
-from penstock.machine.jars import Jar, JarResolutionError, ivy_complaint, ivy_module, pinned_jars, resolve
+from penstock.machine.jars import (
+    Jar,
+    JarResolutionError,
+    ivy_complaint,
+    ivy_module,
+    read_pinned_jars,
+    resolve,
+)
 
 ONE = Jar("org.one", "one", "1.0", hashlib.sha256(b"one").hexdigest())
 TWO = Jar("org.two", "two", "2.0", hashlib.sha256(b"two").hexdigest())
@@ -148,7 +155,7 @@ def test_a_cache_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_every_pinned_jar_has_a_digest_and_a_name_of_its_own() -> None:
     """The committed table is whole."""
-    sets = pinned_jars()
+    sets = read_pinned_jars()
     assert {name: len(found) for name, found in sets.items()} == {"filesystem": 1, "broker": 45, "s3": 36}
     for found in sets.values():
         assert all(re.fullmatch("[0-9a-f]{64}", jar.sha256) for jar in found)

@@ -46,7 +46,7 @@ def segments(checkpoint: Path) -> list[Path]:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    """With every field, and by another run that goes on behind it."""
+    """With every field, and by another run that continues after it."""
     first = metrics(
         0,
         phases={"processing": 0.25},

@@ -121,7 +121,7 @@ def test_the_version_before_scores_where_one_is_suspended(status: str) -> None:
 
 
 def test_without_a_version_before_the_records_are_dead_letters() -> None:
-    """With the reason; the job goes on."""
+    """With the reason; the job continues."""
     run = JobHarness(scoring_job())
     bring_in(run, "1", weights(2.0))
     command = order(run, "promote", "1")

@@ -58,7 +58,7 @@ def test_a_redirect_is_not_followed(status: str) -> None:
 
 
 def test_a_name_that_leads_inside_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An allowed host whose name leads to the machine, its link, or where credentials are told; not one connection."""
+    """An allowed host whose name leads to the machine, its link, or a server of credentials gets no connection."""
     asked: list[bytes] = []
     real = socket.getaddrinfo
     with answering(with_body(b"{}"), asked) as port:
@@ -100,7 +100,7 @@ def test_other_addresses_are_asked(address: str) -> None:
 
 
 def test_localhost_is_this_machine() -> None:
-    """Who has named it means it."""
+    """An address that the user has named is intended."""
     assert is_reachable("127.0.0.1", "localhost")
     assert is_reachable("::1", "localhost")
     assert not is_reachable("169.254.169.254", "localhost")

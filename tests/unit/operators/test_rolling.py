@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.base.declarations import declared_in
+from penstock.base.declarations import find_declarations
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.state.values import KeyedState
 from penstock.testing.batch_runner import BatchRunner
@@ -161,7 +161,9 @@ def test_states_have_names_that_say_what_they_hold() -> None:
     """As a dump shows them."""
     job = ps.Job("j")
     describe_all(job.data_stream("sales", schema=Sale).key_by("shop"))
-    states = {node.step: set(declared_in(type(node.function), KeyedState)) for node in job.graph.steps()}
+    states = {
+        node.step: set(find_declarations(type(node.function), KeyedState)) for node in job.graph.steps()
+    }
     assert states == {
         "count": {"count"},
         "largest": {"reduced"},

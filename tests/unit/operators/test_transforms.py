@@ -1,4 +1,4 @@
-"""Stateless functions: what they return goes on in order, and what raises or does not fit costs one record."""
+"""Stateless functions: what they return continues in order, and what raises or does not fit costs one record."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from penstock.errors import CheckpointError, QueryError
 from penstock.queries import job_tables
 from penstock.queries.job_tables import query_job
 from penstock.queries.locked_engine import QueryLimits
-from penstock.queries.named_tables import wanted_of
+from penstock.queries.named_tables import find_wanted
 
 STEP = 'state."step 0"'
 
@@ -85,7 +85,7 @@ def test_only_columns_that_are_named_are_read(rooms: Rooms, monkeypatch: pytest.
 )
 def test_columns_are_left_out_only_if_no_name_can_mean_them(query: str, columns: set[str] | None) -> None:
     """Whatever a query names in another way than by the name of a column is read whole."""
-    found = wanted_of(query, ["s", "t"]).columns
+    found = find_wanted(query, ["s", "t"]).columns
     assert (found is None) == (columns is None)
     assert columns is None or columns <= (found or set())
 

@@ -59,6 +59,23 @@ class _Sink(MemorySink):
         return Written(record_type, [pair for one in begun for pair in list(one.batches)])
 
 
+class _Coordinator(Coordinator):
+    """A coordinator that also ends an interval when the test says so; the engines continue with the next one."""
+
+    _hastens = False
+
+    def begin(self, number: int) -> None:
+        self._hastens = False
+        super().begin(number)
+
+    def hasten(self) -> None:
+        self._hastens = True
+        self._look_again()
+
+    def _is_over_time(self, session: Any) -> bool:
+        return self._hastens or super()._is_over_time(session)
+
+
 def with_own_functions(plan: JobPlan) -> JobPlan:
     """A plan with copies of the functions of its steps."""
     nodes = {
@@ -73,8 +90,8 @@ def with_own_functions(plan: JobPlan) -> JobPlan:
 class LiveRunner:
     """A job in real time. `states` has what was committed.
 
-    An interval ends `interval_s` after its first work, or once everything that was sent is read. Its engines go on with
-    the next one, or end with it if `ends_sessions`.
+    An interval ends `interval_s` after its first work, or once everything that was sent is read. Its engines continue
+    with the next one, or end with it if `ends_sessions`.
     """
 
     def __init__(
@@ -118,7 +135,7 @@ class LiveRunner:
         self.sinks = self._sinks()
         self._attempts = itertools.count()
         self.records: dict[str, int] = {}
-        self.coordinator: Coordinator | None = None
+        self.coordinator: _Coordinator | None = None
         self.confirm: Callable[[], None] = lambda: None
 
     def send(self, stream: str, *records: Mapping[str, Any] | bytes) -> None:
@@ -142,7 +159,7 @@ class LiveRunner:
     def __enter__(self) -> Self:
         self._sources = self.sources()
         logs = {one.node.name: one.log for one in self._sources}
-        self.coordinator = Coordinator(
+        self.coordinator = _Coordinator(
             logs,
             frozenset(one.node.name for one in self._sources if one.node.is_control),
             frozenset(),

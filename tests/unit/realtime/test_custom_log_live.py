@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PythonBinding
 from penstock.connectors import RecordLog
-from penstock.connectors.custom_class import checked_binding
+from penstock.connectors.custom_class import bind_class
 from penstock.connectors.custom_log import open_custom_log
 
 
@@ -44,7 +44,7 @@ def test_a_lost_interval_is_repeated_and_the_next_goes_on(tmp_path: Path) -> Non
 
     def rooms(commits: bool) -> list[tuple[int, int]]:
         # A driver opens its own, which has not just looked where the partitions end.
-        log: Any = open_custom_log(checked_binding(binding, is_sink=False), tmp_path / "begins")
+        log: Any = open_custom_log(bind_class(binding, is_sink=False), tmp_path / "begins")
         # The runner ends an interval once its own logs are read. It never sees that of this one, so it drains.
         log.records, log.read_end = [], -1
         live.logs["readings"] = log

@@ -220,7 +220,7 @@ def test_an_interval_that_cannot_be_repeated_says_why(
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_records_are_processed_between_intervals(tmp_path: Path, parallelism: int) -> None:
-    """Engines go on while Spark commits an interval and starts the tasks of the next one."""
+    """Engines continue while Spark commits an interval and starts the tasks of the next one."""
     with LiveRunner(sums_job(), tmp_path, parallelism) as live:
         live.run(lambda: live.send("readings", {"room": 1, "value": 5}))
         for number in range(2, 6):

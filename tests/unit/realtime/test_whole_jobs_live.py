@@ -126,7 +126,7 @@ def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_data_of_a_paused_step_waits(tmp_path: Path, parallelism: int) -> None:
-    """By key group, so that it can be rescaled, until the step goes on in a later interval."""
+    """By key group, so that it can be rescaled, until the step continues in a later interval."""
     with LiveRunner(pings_job(), tmp_path, parallelism) as live:
         live.run(lambda: live.send("commands", command("pause")))
         assert (

@@ -25,7 +25,7 @@ from penstock.errors import BindingError, ExternalSystemError, SchemaError
 from penstock.records.schemas import record_type
 from penstock.registries.avro_format import AvroFormat, check_installed
 from penstock.registries.avro_schemas import schema_text
-from penstock.registries.registry_client import RegistryClient, kept_client
+from penstock.registries.registry_client import RegistryClient, get_client
 
 
 class Unit(enum.Enum):
@@ -287,7 +287,7 @@ def test_a_name_that_avro_cannot_have_is_refused() -> None:
 def test_the_registry_is_asked_once_for_a_schema(registry: RegistryServer) -> None:
     number = registry.register("t-value", READING)
     raw = column(message(number, READING, {"sensor": "a", "celsius": 1.0}))
-    kept = AvroFormat(record_type(Reading), kept_client("readings", RegistryBinding(registry.url)))
+    kept = AvroFormat(record_type(Reading), get_client("readings", RegistryBinding(registry.url)))
     for _ in range(3):
         assert len(pickle.loads(pickle.dumps(kept)).decode(raw).batch) == 1
     assert registry.asked == [f"GET /schemas/ids/{number}"]

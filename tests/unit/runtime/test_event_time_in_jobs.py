@@ -189,7 +189,7 @@ def test_an_input_falls_idle_while_nothing_comes() -> None:
 
 
 def test_ingestion_time_is_that_of_the_micro_batch() -> None:
-    """It goes on while nothing comes, as the clock does."""
+    """It continues while nothing comes, as the clock does."""
     job = job_of(event_time=ps.INGESTION_TIME)
     now = ms_of(NOW)
     assert now is not None

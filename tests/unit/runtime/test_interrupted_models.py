@@ -1,4 +1,4 @@
-"""Models that learn, are dumped, and go on from the dump elsewhere: the weights and scores as if nothing had happened.
+"""Models that learn, are dumped, and continue from the dump elsewhere with the same weights and scores.
 
 For learners of penstock, of River and of scikit-learn, in both forms of a function, as files of any format.
 """

@@ -99,7 +99,7 @@ class Driver:
         self._count = 0
 
     def send(self, kind: str, payload: Any, key: Any = None) -> Any:
-        """The last receipt, and what was told."""
+        """The last receipt, and what was reported."""
         self._count += 1
         result = self.job.run(commands(command_to("step", kind, payload, key=key, id=str(self._count))))
         return result.receipts[-1], [msgspec.json.decode(seen.text) for seen in result.output("seen")]
@@ -186,7 +186,7 @@ def test_a_record_that_adds_what_cannot_be_stored_leaves_no_trace(number: int) -
 
 
 def test_a_state_has_one_name_and_stands_in_the_class() -> None:
-    """Of any kind; and what cannot be stored is told when the job is described."""
+    """Of any kind; and what cannot be stored is refused when the job is described."""
     shared = ps.ListState(int)
 
     class Twice(ps.ProcessFunction):

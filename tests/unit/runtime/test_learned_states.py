@@ -69,7 +69,7 @@ def quality_job(function: ps.ProcessFunction) -> ps.Job:
 def ran(
     function: ps.ProcessFunction, batches: Any, moves: Sequence[int] = (), **more: Any
 ) -> dict[str, list[float]]:
-    """The scores of each title in order, over micro-batches; `moves` are numbers of tasks to go on with after some."""
+    """The scores of each title in order, over micro-batches; `moves` are numbers of tasks to continue with."""
     runner = BatchRunner(quality_job(function), **more)
     found: dict[str, list[float]] = {}
     for number, batch in enumerate(batches):
@@ -132,7 +132,7 @@ class Trip:
 
 
 def test_weights_are_values_with_names_that_commands_set() -> None:
-    """A model may be put right while the job runs, and goes on from there."""
+    """A model may be put right while the job runs, and continues from there."""
     job = ps.Job("trips", key_groups=4)
     trips = job.data_stream("trips", schema=Trip)
     trips.key_by("line").process("trips", Trips(), output=Scored).sink_to("expected")

@@ -88,7 +88,7 @@ def canaries(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def test_a_writer_of_the_command_topic_opens_nothing(tmp_path: Path, canaries: list[str]) -> None:
-    """Whatever a command names to be read or written; all are refused alike, and nothing of a file is told or kept."""
+    """Whatever a command names to be read or written; all are refused alike, and nothing of a file is kept."""
     job = job_of(tmp_path)
     job.allow_read = [str(tmp_path / "allowed"), "https://allowed.example"]
     job.allow_write = [str(tmp_path / "allowed")]

@@ -125,7 +125,7 @@ def command(number: int, kind: str, payload: Any, key: Any = None) -> bytes:
 
 @dataclass
 class Batch:
-    """A micro-batch, and with how many tasks the job is started again before it (0: it goes on)."""
+    """A micro-batch, and with how many tasks the job is started again before it (0: it continues)."""
 
     readings: dict[str, list[int]]
     limit: int | None

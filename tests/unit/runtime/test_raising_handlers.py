@@ -1,4 +1,4 @@
-"""Handlers of commands and control records that raise: what is undone, and what is told of it."""
+"""Handlers of commands and control records that raise: what is undone, and what their receipts say."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_handler_that_raises_undoes_its_key_and_names_the_key_group() -> None:
 
 
 def test_a_handler_of_the_whole_step_goes_through_all_keys() -> None:
-    """Each reply is told with its key; when it raises, nothing of it is left on any key."""
+    """Each reply is reported with its key; when the handler raises, nothing of it is left on any key."""
     run = LimitsRun()
     for room in range(5):
         run.read([room], value=room)

@@ -1,4 +1,4 @@
-"""Routing: each record that cannot go on is one dead letter with its place; strict mode stops at it."""
+"""Routing: each record that cannot continue is one dead letter with its place; strict mode stops at it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ KEYS: dict[str, tuple[Any, Any, list[Item]]] = {
 @pytest.mark.parametrize("case", KEYS)
 @pytest.mark.parametrize("others", [0, 3])
 def test_a_record_without_a_key_is_set_aside(case: str, others: int) -> None:
-    """It is one dead letter of the step; its neighbours go on."""
+    """It is one dead letter of the step; its neighbours continue."""
     key, key_type, bad = KEYS[case]
     job = ps.Job("job", key_groups=4)
     keys = key if isinstance(key, tuple) else (key,)

@@ -64,7 +64,7 @@ def telling(web: ps.Watermarks = AT_ONCE, app: ps.Watermarks = AT_ONCE, *, steps
 
 
 def told(job: BatchRunner, **times: int) -> list[str]:
-    """What is told of one click of each stream, and of timers."""
+    """What is emitted for one click of each stream, and for timers."""
     inputs = {name: [("p", [Visit("a", at)])] for name, at in times.items()}
     return [f"{one.text}: {one.at}" for one in job.run(inputs).output("told")]
 
@@ -139,7 +139,7 @@ def test_what_holds_time_behind_a_union_is_told() -> None:
 
 
 def test_after_a_rescaling_a_step_tells_anew_how_far_it_is() -> None:
-    """Though nothing moves it: the union goes on by its other streams."""
+    """Though nothing moves it: the union advances by its other streams."""
     job = telling(steps=1)
     running = BatchRunner(job, parallelism=2)
     told(running, web=20, app=101)

@@ -186,7 +186,7 @@ def test_a_timer_that_raises_is_a_dead_letter_and_not_called_again() -> None:
 
 
 def test_timers_wait_while_the_step_is_paused() -> None:
-    """As its data does, and come before it when the step goes on."""
+    """As its data does, and come before it when the step continues."""
     job = job_of()
     job.run({"asks": [("d", [Ask("a", "register", 1)])]})
     job.run(commands(command_to("step", "pause")))

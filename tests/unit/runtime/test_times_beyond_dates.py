@@ -1,4 +1,4 @@
-"""Event times that no datetime can tell, as whole numbers can: a dead letter, and the job goes on."""
+"""Event times that no datetime can tell, as whole numbers can: a dead letter, and the job continues."""
 
 from __future__ import annotations
 

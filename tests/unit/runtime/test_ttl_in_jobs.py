@@ -39,7 +39,7 @@ class Seen:
 
 
 class Acts(ps.ProcessFunction):
-    """Does to a state what a record says, tells what is there, and raises when told to."""
+    """Does to a state what a record says, emits what is there, and raises if the record says so."""
 
     def process_record(self, record: Touch, ctx: ps.Context) -> Iterator[Seen]:
         state = getattr(self, record.state)

@@ -53,7 +53,7 @@ BY_CLOCK = [
 
 @pytest.mark.parametrize(("windows", "each"), BY_CLOCK)
 def test_windows_by_the_clock_fire_at_the_end(windows: Any, each: int) -> None:
-    """Each once, and time goes on in a later run."""
+    """Each once, and time advances in a later run."""
     job = summing(windows)
     assert sums(job, Hit("a", 1), Hit("b", 2), Hit("a", 4)) == []
     assert sums(job, ends=True) == [("a", 5)] * each + [("b", 2)] * each
@@ -73,7 +73,7 @@ def test_windows_behind_others_fire_at_the_end_as_well() -> None:
 
 
 def test_the_global_window_fires_at_the_end_where_there_is_no_event_time() -> None:
-    """With a trigger by event time. It stays, so that a later run goes on with it."""
+    """With a trigger by event time. It stays, so that a later run continues with it."""
     job = summing(ps.GlobalWindows(), ps.EventTimeTrigger())
     assert sums(job, Hit("a", 1), Hit("b", 2)) == []
     assert sums(job, ends=True) == [("a", 1), ("b", 2)]

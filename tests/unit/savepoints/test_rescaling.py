@@ -249,7 +249,7 @@ def of(seed: Path, parallelism: int) -> Any:
 
 
 def test_every_slot_has_the_number_of_its_partition() -> None:
-    """For which it is told apart in Spark's state and in seeds alike."""
+    """Since Spark's state and seeds distinguish it alike."""
     for key_groups, parallelism in itertools.product(range(1, 9), range(1, 12)):
         found = first_key_groups(key_groups, parallelism)
         assert list(found.values()) == [s.key_groups[0] for s in slots(key_groups, parallelism).values()]

@@ -47,7 +47,7 @@ def test_finished_savepoints_are_listed_oldest_first(tmp_path: Path) -> None:
 
 
 def test_a_savepoint_is_named_by_its_id_or_its_place(tmp_path: Path) -> None:
-    """An id that is not known is told with those that are."""
+    """The error for an unknown id lists the known ones."""
     checkpoint = tmp_path / "cp"
     with pytest.raises(NotThereError) as caught:
         place_of("sp", checkpoint)

@@ -24,7 +24,7 @@ from penstock.engine.slot import Header, merge_headers
 from penstock.errors import CheckpointError
 from penstock.jobs.restore import declared_state
 from penstock.savepoints import snapshot_capture, source_files
-from penstock.savepoints.snapshot_capture import Capture, capture, committed_batch
+from penstock.savepoints.snapshot_capture import Capture, capture, find_committed_batch
 from penstock.savepoints.source_files import OvertakenError
 from penstock.savepoints.state_restore import Snapshot, write_seed
 from penstock.snapshots import stores
@@ -94,7 +94,7 @@ def keys_of(stored: StoredJob, step: str) -> int:
 
 
 def test_versions_of_single_keys_never_go_back() -> None:
-    """After a rescaling every slot has them all, and only that of the key goes on."""
+    """After a rescaling every slot has them all, and only that of the key continues."""
 
     def register(version: int) -> bytes:
         found = Register()
@@ -126,20 +126,20 @@ def test_only_micro_batches_that_are_kept_can_be_captured(
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     lineage = rooms.checkpoint.stored_lineage()
     assert lineage is not None
-    assert committed_batch(rooms.checkpoint, lineage, None) == 2
-    assert committed_batch(rooms.checkpoint, lineage, 0) == 0
+    assert find_committed_batch(rooms.checkpoint, lineage, None) == 2
+    assert find_committed_batch(rooms.checkpoint, lineage, 0) == 0
     later = msgspec.structs.replace(lineage, first_batch=10)
-    assert committed_batch(rooms.checkpoint, later, None) == 12
+    assert find_committed_batch(rooms.checkpoint, later, None) == 12
     with pytest.raises(CheckpointError, match=r"after micro-batch 2; it keeps 10 to 12\."):
-        committed_batch(rooms.checkpoint, later, 2)
+        find_committed_batch(rooms.checkpoint, later, 2)
     for path in (rooms.folder / "commits").iterdir():
         path.unlink()
     with pytest.raises(CheckpointError, match="has committed no micro-batch yet"):
-        committed_batch(rooms.checkpoint, lineage, None)
+        find_committed_batch(rooms.checkpoint, lineage, None)
     seeded = msgspec.structs.replace(later, origin=Origin("rescale"))
-    assert committed_batch(rooms.checkpoint, seeded, None) == 9
+    assert find_committed_batch(rooms.checkpoint, seeded, None) == 9
     with pytest.raises(CheckpointError, match="has committed no micro-batch yet"):
-        committed_batch(rooms.checkpoint, seeded, 8)
+        find_committed_batch(rooms.checkpoint, seeded, 8)
 
 
 def test_a_savepoint_has_the_files_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_savepoint_without_what_it_needs_is_refused(
 def test_a_micro_batch_that_is_forgotten_while_it_is_read_gives_way_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quick job beside a slow reader; but a micro-batch that was asked for is not replaced, and damage is told."""
+    """A quick job beside a slow reader; but a requested micro-batch is not replaced, and damage is an error."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     commits = rooms.folder / "commits"
     read_step = snapshot_capture.read_step

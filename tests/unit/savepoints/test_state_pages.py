@@ -69,7 +69,7 @@ def test_pages_are_all_keys(most: int, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_keys_are_found_by_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of their JSON; pages go on behind what was found."""
+    """Of their JSON; pages continue after what was found."""
     checkpoint, job = stored(tmp_path, monkeypatch, 2)
     found = pages(checkpoint, job, 3, contains="room 4")
     assert [len(page.items) for page in found] == [3, 3, 3, 2]

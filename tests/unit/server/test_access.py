@@ -122,7 +122,7 @@ def test_other_machines_are_let_in_by_tls_and_tokens_only(host: str) -> None:
     "text", ["127.0.0.1", ":8081", "127.0.0.1:99999", "a b:1", "http://127.0.0.1:1", "[::1:2"]
 )
 def test_an_address_has_host_and_port(text: str) -> None:
-    """Everything else is told."""
+    """Everything else is an error."""
     with pytest.raises(AccessError, match="HOST:PORT"):
         bind_address(text)
 

@@ -24,7 +24,7 @@ LIMITS = CrowdLimits(head_s=0.4, body_s=0.4, waiting=20, waiting_of_one=None, wo
 
 
 class Place:
-    """A server in a thread, whose route /slow answers when it is told to."""
+    """A server in a thread, whose route /slow answers when the test says so."""
 
     def __init__(self, limits: CrowdLimits) -> None:
         self.release = threading.Event()

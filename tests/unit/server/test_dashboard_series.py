@@ -80,7 +80,7 @@ def test_no_record_is_lost_or_shown_twice(batches: list[tuple[float, int, float]
 
 
 def test_points_stay_where_they_are() -> None:
-    """As time goes on, old points move out, and none of the others changes."""
+    """As time advances, old points move out, and none of the others changes."""
     found = [metrics(float(s), records=s) for s in range(200)]
     before, after = (
         dict(next(c for c in charts(found, at(now_s), 60.0) if c.name == "throughput").lines[0].points)

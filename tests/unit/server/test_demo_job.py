@@ -32,7 +32,7 @@ def test_it_is_submitted_once_in_an_empty_home(tmp_path: Path) -> None:
 
 
 def test_it_stands_still_without_its_server(tmp_path: Path) -> None:
-    """And goes on with the next one, unless a user has paused it."""
+    """And continues with the next one, unless a user has paused it."""
     home = ServerDirectory(tmp_path)
     store = Store.open(sqlite_url(home.store))
     service = JobService(store, Catalog([], [demo_definition()]), home)
@@ -52,7 +52,7 @@ def test_it_stands_still_without_its_server(tmp_path: Path) -> None:
 
 
 def test_it_is_a_definition_beside_others(tmp_path: Path) -> None:
-    """Whose file is in the package; a file of the same id in a folder is told as one that hides it."""
+    """Its file is in the package; a file of the same id in a folder is reported as hiding it."""
     assert Path(str(demo_definition().file)).is_file()
     assert JobSettings(**demo_definition().settings).bindings == {"ticks": "rate:200", "heaters": "discard:"}
     with pytest.raises(UnknownIdError, match="Available definitions: none"):

@@ -85,7 +85,7 @@ class Call:
 
 @dataclass
 class World:
-    """Servers, what they were told, and what was seen."""
+    """Servers, their requests, and what was seen."""
 
     objects: ModelledStore
     now_s: float = 0.0

@@ -224,7 +224,7 @@ def test_a_change_whose_answer_is_lost_counts_once(late: bool) -> None:
 def test_while_the_object_store_is_away_each_call_says_so(
     objects: ModelledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then all goes on."""
+    """Then all continues."""
     store = server(objects)
     store.submit(new_job(), asks())
 

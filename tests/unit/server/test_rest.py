@@ -1,4 +1,4 @@
-"""REST in this process: what clients can do with jobs, and how errors are told."""
+"""REST in this process: what clients can do with jobs, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 40.0
 
 
 def test_a_job_is_submitted_once(place: RestPlace) -> None:
-    """With a key, however often it is asked for; the manager is told at once."""
+    """With a key, however often it is requested; the manager wakes at once."""
     given = {
         "definition": "small",
         "name": "Rooms",
@@ -232,7 +232,7 @@ def test_who_asks_and_how_the_server_was_started(place: RestPlace) -> None:
 
 
 def test_definitions_are_listed_with_what_is_wrong(place: RestPlace) -> None:
-    """A broken file is told of, and hides no other."""
+    """A broken file is reported, and hides no other."""
     (place.definitions / "broken.yaml").write_text("job: missing.py\n")
     told = place.ask("GET", "/v1/definitions").json()
     assert [one["id"] for one in told["items"]] == ["small"]
@@ -277,7 +277,7 @@ def with_control(place: RestPlace) -> tuple[str, Path]:
 
 
 def test_a_command_is_sent(place: RestPlace) -> None:
-    """Once for a key, in the name of who sends it; until the job has read it, it is SENT."""
+    """Once for a key, in the name of the sender; until the job has read it, it is SENT."""
     job_id, folder = with_control(place)
     path = f"/v1/jobs/{job_id}/commands"
     given = {"kind": "set", "target": "thermostat/5", "payload": {"limit": 21.5}, "version": 3}

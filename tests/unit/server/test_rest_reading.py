@@ -15,7 +15,7 @@ from rooms_job import snapshot
 from small_metrics import metrics_of_batch
 
 from penstock.base.instants import milliseconds_of
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE, read_command_catalog
 from penstock.metrics.batch_metrics import BatchMetricsWriter, Lag, StepBatchMetrics, Totals
@@ -273,7 +273,7 @@ def savepoint(place: RestPlace, savepoint_id: str) -> Path:
 
 
 def test_a_savepoint_tells_what_it_holds(place: RestPlace) -> None:
-    """Its tables with their rows and sizes, and where streams go on."""
+    """Its tables with their rows and sizes, and where streams continue."""
     savepoint(place, "sp-1")
     found = place.ask("GET", "/v1/savepoints/sp-1").json()
     tables = {table["name"]: table for table in found["tables"]}
@@ -319,7 +319,7 @@ def test_a_command_goes_where_variables_lead(place: RestPlace, monkeypatch: pyte
     job_id = started(place)
     checkpoint = Checkpoint(place.service.checkpoint(job_id))
     entry = read_command_catalog(checkpoint.folder)
-    checkpoint.save(CONTROL_FILE, msgspec.structs.replace(entry, commands=redacted(uri)))
+    checkpoint.save(CONTROL_FILE, msgspec.structs.replace(entry, commands=redact(uri)))
     given = {"kind": "set", "target": "step 0/5", "payload": {"limit": 987654}}
     path = f"/v1/jobs/{job_id}/commands"
     refused = place.ask("POST", path, json=given)

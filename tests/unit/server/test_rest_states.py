@@ -124,7 +124,7 @@ def test_a_query_is_answered_by_a_process(place: RestPlace) -> None:
 
 
 def test_what_is_said_wrongly_needs_no_process(place: RestPlace) -> None:
-    """A step that there is not, a key that is none, a place that was not told, a job that has no state."""
+    """An unknown step, an invalid key, a place that is missing, a job without state."""
     job_id = committed(place)
     path = f"/v1/jobs/{job_id}/state/keys"
     unknown = place.ask("GET", f"{path}?step=attic")
@@ -225,7 +225,7 @@ def test_a_dump_is_taken_away(place: RestPlace, ran: str) -> None:
 
 
 def test_a_dump_outlives_its_job(place: RestPlace, ran: str) -> None:
-    """And is deleted by itself, in the name of who asks."""
+    """And is deleted by itself, in the name of the user who asks."""
     asked = place.ask("POST", f"/v1/jobs/{ran}/state/dumps", json={}).json()
     dump_id = done(place, asked)["id"]
     with contextlib.closing(sqlite3.connect(place.home.store)) as store:

@@ -111,7 +111,7 @@ def test_it_starts_lets_in_and_ends(settings: ServeSettings, ends_by: int) -> No
 def test_the_demo_ends_with_its_server_and_other_jobs_are_named(
     settings: ServeSettings, monkeypatch: pytest.MonkeyPatch, ends_by: int
 ) -> None:
-    """Nobody has asked for the demo; it goes on with the next server."""
+    """Nobody has asked for the demo; it continues with the next server."""
     monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
     monkeypatch.setattr(demo_job, "_FILE", settings.home.parent / "jobs" / "warm_rooms.py")
     for name in ("warm_rooms", "rooms"):
@@ -382,7 +382,7 @@ def test_streams_of_clients_that_are_gone_are_closed(settings: ServeSettings) ->
 def test_a_server_without_folders_offers_a_demo(
     settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And submits it in an empty home; with folders, or told not to, it does not."""
+    """And submits it in an empty home; not with folders, nor if an option forbids it."""
     # The job itself is not to be started.
     monkeypatch.setattr(Manager, "run", lambda _, stop: stop.wait())
 

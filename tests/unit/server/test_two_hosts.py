@@ -124,7 +124,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoHosts]
 
 
 def test_a_run_on_another_machine_is_left_alone_while_it_lives(hosts: TwoHosts) -> None:
-    """And what users want of it is done: it pauses, by a request in the checkpoint, and goes on over here."""
+    """And what users want of it is done: it pauses, by a request in the checkpoint, and continues here."""
     job_id = hosts.running_in_the_north()
     pid = hosts.north.pid(job_id, 1)
     deadline = time.monotonic() + 2 * RUN_LEASE_S

@@ -189,7 +189,7 @@ def test_a_failed_task_leaves_nothing(job: Job) -> None:
 
 
 def test_a_new_lineage_writes_beside_the_files_of_the_old(job: Job) -> None:
-    """A job started anew in the same directory neither overwrites nor skips, and the old one can go on."""
+    """A job started anew in the same directory neither overwrites nor skips, and the old one can continue."""
     job.run(0, [(1, "ON")])
     new = Job(job.folder, lineage="two")
     new.run(0, [(2, "ON")])

@@ -148,7 +148,7 @@ def test_a_restart_gives_the_same_splits(tmp_path: Path, folder: Path) -> None:
 def test_a_crash_while_the_log_is_written_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
-    """A log torn at any byte behind the reported position still has every file once, and goes on."""
+    """A log torn at any byte behind the reported position still has every file once, and continues."""
     base = tmp_path_factory.mktemp("crash")
     (base / "in").mkdir()
     log = FileLog(binding(base / "in"), base / "log")

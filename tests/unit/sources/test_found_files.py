@@ -285,7 +285,7 @@ TestLists = Lists.TestCase
 
 
 class LaterRun:
-    """What a run asks before it goes on: whether a later one has begun."""
+    """What a run asks before it continues: whether a later one has begun."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -298,7 +298,7 @@ class LaterRun:
 def test_a_run_that_lost_its_checkpoint_leaves_the_list_of_the_next_alone(
     tmp_path: Path, folder: Path
 ) -> None:
-    """It has stood still, and goes on to add files, and to compact; no position of its own covers these files."""
+    """It has stood still, and continues to add files, and to compact; no position of its own covers these files."""
     path, later = tmp_path / "list", LaterRun()
     write(folder, "a", "b")
     first = FileLog(binding(folder), path, Keeping(retained=1), later.fence)

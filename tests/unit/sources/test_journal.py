@@ -96,7 +96,7 @@ def test_a_tail_torn_anywhere_is_cut(
     garbage: bytes,
     segment_bytes: int,
 ) -> None:
-    """Behind the mark a crash may leave anything; whole groups are kept, the rest is cut, and writing goes on."""
+    """Behind the mark a crash may leave anything; whole groups are kept, the rest is cut, and writing continues."""
     folder = tmp_path_factory.mktemp("journal")
     writer = JournalWriter(folder, segment_bytes)
     durable = [b"one", b"two\n\0"]

@@ -1,4 +1,4 @@
-"""A topic that was created is there when the job goes on."""
+"""A topic that was created is there when the job continues."""
 
 from __future__ import annotations
 

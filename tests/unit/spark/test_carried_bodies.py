@@ -15,7 +15,7 @@ from penstock.errors import ExternalSystemError
 from penstock.runtime.gathered_rows import GatheredRows, in_memory
 from penstock.runtime.packed_rows import PackedRow, packed_batches
 from penstock.spark import carried_bodies
-from penstock.spark.carried_bodies import CarriedBodies, carried_batches, folder_for_bodies, remove_bodies
+from penstock.spark.carried_bodies import CarriedBodies, carry_bodies, folder_for_bodies, remove_bodies
 
 SLOTS = np.zeros(8, np.int32)
 SMALL, LARGE = b"counted", bytes(range(256)) * 4096
@@ -33,7 +33,7 @@ def rows_of(*bodies: bytes) -> list[PackedRow]:
 
 
 def carried(rows: list[PackedRow], folder: Path) -> list[pa.RecordBatch]:
-    return list(carried_batches(packed_batches(rows, SLOTS), str(folder)))
+    return list(carry_bodies(packed_batches(rows, SLOTS), str(folder)))
 
 
 def bodies_in(batches: list[pa.RecordBatch]) -> Iterator[bytes]:

@@ -139,7 +139,7 @@ def test_an_interval_is_stored_beside_the_rounds_of_the_next(
     many: list[tuple[dict[str, Values], str, int]], most: int
 ) -> None:
     """However far it is, rounds find what earlier ones set, and its bytes are those of an interval that is stored at
-    once, in a worker that goes on from what it has kept.
+    once, in a worker that continues from what it has kept.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frozen_values, "_KEYS_AT_ONCE", 2)
@@ -215,7 +215,7 @@ class Vessel(msgspec.Struct):
 
 @pytest.mark.parametrize(("kind", "stays"), [(Tank, False), (Vessel, False), (Level, True)])
 def test_what_code_changes_in_place_ends_with_the_interval(kind: Any, stays: bool) -> None:
-    """So a run that starts from what was stored is like one that goes on. What cannot be changed stays open."""
+    """So a run that starts from what was stored is like one that continues. What cannot be changed stays open."""
     specs = [value_spec("level", kind)]
     schema = state_schema(pa.string(), specs)
     entries = MemoryEntries({})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.amazon.service_clients import kept_client
+from penstock.amazon.service_clients import get_client
 from penstock.bindings.amazon_types import AmazonPlace, KinesisBinding
 from penstock.bindings.parse import parse_binding
 from penstock.errors import BindingError, ExternalSystemError
@@ -46,7 +46,7 @@ def test_a_missing_client_is_one_sentence_with_the_command(
 
 def test_a_missing_region_is_named() -> None:
     with pytest.raises(BindingError, match=r"no region is known for Kinesis. Add region=NAME"):
-        kept_client(KinesisBinding("s", "kinesis://n", "n"))
+        get_client(KinesisBinding("s", "kinesis://n", "n"))
 
 
 def test_missing_credentials_are_named() -> None:
@@ -70,4 +70,4 @@ def test_a_reference_to_nothing_is_named() -> None:
         "eu-central-1", None, {"access_key_id": "a", "secret_access_key": "env:NO_SUCH_SECRET"}
     )
     with pytest.raises(BindingError, match=r"secret_access_key=env:NO_SUCH_SECRET"):
-        kept_client(KinesisBinding("s", "kinesis://n", "n", place))
+        get_client(KinesisBinding("s", "kinesis://n", "n", place))

@@ -1,4 +1,4 @@
-"""Certificates and keys of stores that cannot be used are told before anything connects."""
+"""Certificates and keys of stores that cannot be used are refused before anything connects."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_where_and_select_make_records_from_columns() -> None:
 
 
 def test_a_record_for_which_an_expression_fails_is_a_dead_letter() -> None:
-    """It says which expression, and the others go on in order."""
+    """It says which expression, and the others continue in order."""
     job = ps.Job("lamps")
     lights(job).where("100 / level > 10", name="strong").sink_to("out")
     run = JobHarness(job)

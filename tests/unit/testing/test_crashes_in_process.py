@@ -151,7 +151,7 @@ class Renamed(Watch):
 
 
 def test_a_savepoint_becomes_the_state_of_a_changed_job(tmp_path: Path) -> None:
-    """By the rules of real savepoints; streams and ids of commands go on where they were."""
+    """By the rules of real savepoints; streams and ids of commands continue where they were."""
     run = JobHarness(described(), parallelism=2, now=NOON)
     run.send("limits", Limit("hall", 25.0))
     run.send("readings", reading("hall", 26.0))

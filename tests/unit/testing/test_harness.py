@@ -78,7 +78,7 @@ def counted(*visits: Visit, **options: Any) -> JobHarness:
 
 
 def test_the_examples_of_the_docstrings_run_one_after_the_other() -> None:
-    """They go on with the first, in the order of the methods."""
+    """They continue with the first, in the order of the methods."""
     names: dict[str, Any] = {"ps": ps, "JobHarness": JobHarness}
     runner = doctest.DocTestRunner(verbose=False)
     report: list[str] = []
@@ -254,7 +254,7 @@ def test_a_job_has_from_one_task_to_its_key_groups() -> None:
 
 
 def test_a_job_begins_from_a_savepoint(tmp_path: Path) -> None:
-    """From the object, and from the folder; the job that made it goes on."""
+    """From the object, and from the folder; the job that made it continues."""
     run = counted(Visit("north", 1), parallelism=2)
     saved = run.savepoint(tmp_path / "saved")
     run.send("visits", Visit("north", 1))

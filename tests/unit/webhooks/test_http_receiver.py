@@ -30,7 +30,7 @@ from penstock.records.event_headers import event_headers_of
 from penstock.records.schemas import record_type
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.webhooks.http_receiver import HttpReceiver, listen
-from penstock.webhooks.request_records import packed_records, split_records
+from penstock.webhooks.request_records import pack_records, split_records
 
 
 def bind(query: str = "") -> HttpListenBinding:
@@ -256,7 +256,7 @@ def test_a_body_is_split_without_touching_its_records() -> None:
 def test_each_line_is_one_value(body: bytes) -> None:
     """Not two, nor a part of one, although the whole body would be values one after the other."""
     with pytest.raises(ValueError, match="nor is line"):
-        packed_records(body)
+        pack_records(body)
 
 
 VALUES = [b'{"n": 1}', b"2", b'"a b"', b"[3]", b'{"n":\n4}', b'{"n": 1}\n', b"2\n", b'"\xff"\n']
@@ -271,9 +271,9 @@ def test_lines_are_the_same_together_and_one_by_one(body: bytes) -> None:
         expected = split_records(body)
     except ValueError as e:
         with pytest.raises(ValueError, match=re.escape(str(e))):
-            packed_records(body)
+            pack_records(body)
         return
-    found = packed_records(body)
+    found = pack_records(body)
     assert found.lengths.tolist() == [len(record) for record in expected]
     assert found.content == b"".join(expected)
 

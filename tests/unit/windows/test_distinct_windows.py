@@ -197,7 +197,7 @@ def visits_of(numbers: Iterable[int]) -> list[Visit]:
 
 @pytest.mark.parametrize("windows", [tumbling, sessions])
 def test_open_windows_are_rescaled(windows: Windows) -> None:
-    """They go on as if nothing had happened, to the byte."""
+    """They continue as if nothing had happened, to the byte."""
     straight, moved = (BatchRunner(described(windows, 0.1), parallelism=2) for _ in range(2))
     for job in (straight, moved):
         run(job, *visits_of(range(0, 2_000, 2)))

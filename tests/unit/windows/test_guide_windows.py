@@ -232,7 +232,7 @@ def test_open_windows_come_back_from_a_dump(guide: dict[str, Any], file_format: 
 
 
 def test_open_windows_are_rescaled(guide: dict[str, Any]) -> None:
-    """They fire as they would have, and time goes on from the smallest watermark."""
+    """They fire as they would have, and time advances from the smallest watermark."""
     straight, moved = (Shop(guide, parallelism=2) for _ in range(2))
     pages = [f"page {number}" for number in range(20)]
     for shop in (straight, moved):

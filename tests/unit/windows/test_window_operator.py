@@ -183,7 +183,7 @@ def test_a_timer_of_a_window_that_has_vanished_does_nothing() -> None:
 
 
 def test_a_new_size_counts_from_the_next_window_on() -> None:
-    """Windows that are open go on, and none of a key overlap."""
+    """Windows that are open continue, and none of a key overlap."""
     size = Parameter("1s")
     driver = driven(TumblingWindows(size))
     driver.run([record(3_100), record(6_100)])

@@ -83,7 +83,7 @@ def test_continuous_firing_of_a_window_without_an_end_stops_with_the_stream() ->
 
 
 def test_continuous_firing_by_the_clock_outlasts_the_end_by_event_time() -> None:
-    """It goes on until the watermark cleans the window up, however far the clock is."""
+    """It continues until the watermark cleans the window up, however far the clock is."""
     driver = driven(ContinuousProcessingTimeTrigger("1s"))
     driver.run([{"pt": 5_000}, record(1), {"pt": 7_500}])
     assert [pane["time"] for pane in driver.emissions] == [6_000, 7_000]

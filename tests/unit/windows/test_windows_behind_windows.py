@@ -228,7 +228,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 9), st.lists(RECORDS, max_size=6)), 
 
 
 def laid_out(drawn: Sequence[tuple[int, Sequence[Record]]]) -> list[list[Record]]:
-    """Micro-batches whose records lie around a time that goes on; the last one is far behind all that is open."""
+    """Micro-batches whose records lie around a time that continues; the last one is far behind all that is open."""
     made, now = [], 0
     for step, records in drawn:
         now += step

@@ -1,4 +1,4 @@
-"""What windows emit and keep where it is not of the declared type: a dead letter, and the job goes on."""
+"""What windows emit and keep where it is not of the declared type: a dead letter, and the job continues."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_a_window_emits_and_does_not_fit_is_a_dead_letter_of_the_window() -
 
 
 def test_a_window_that_emits_nothing_that_fits_emits_nothing() -> None:
-    """And its job goes on."""
+    """And its job continues."""
 
     class Nothing(ps.WindowFunction):
         side_outputs = {"aside": Told}

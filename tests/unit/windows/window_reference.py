@@ -38,7 +38,7 @@ from window_parts import (
 __all__ = ["EndlessFiringError", "Outcome", "run", "windowed"]
 
 MAX_FIRINGS = 10_000
-"""More timers than this fire for one element only where a trigger goes on for ever."""
+"""More timers than this fire for one element only where a trigger continues for ever."""
 
 
 class EndlessFiringError(Exception):

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.errors import (
     BindingError,
     CheckpointError,
@@ -105,9 +105,9 @@ async def _on_penstock_error(_: Request, error: Exception) -> JSONResponse:
     if status is None:
         status = {"user": 400, "external": 503, "internal": 500}[fault_of(error)]
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        _log.warning("A request failed: %s", redacted(str(error)))
+        _log.warning("A request failed: %s", redact(str(error)))
     headers = {"Retry-After": _RETRY_S} if is_retryable(error) else None
-    return problem(status, _kind_of(type(error)), redacted(str(error)), headers=headers)
+    return problem(status, _kind_of(type(error)), redact(str(error)), headers=headers)
 
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:

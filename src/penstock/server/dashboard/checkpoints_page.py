@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.base.sizes import bytes_text
+from penstock.base.sizes import format_bytes
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
@@ -58,7 +58,7 @@ def checkpoints(visit: JobVisit) -> None:
                     "at": clock_time(one.committed_ms),
                     "took": "" if one.duration_s is None else f"{one.duration_s * 1000:,.0f} ms",
                     "keys": amount(one.keys),
-                    "state": "" if one.state_bytes is None else bytes_text(one.state_bytes),
+                    "state": "" if one.state_bytes is None else format_bytes(one.state_bytes),
                 }
                 for one in found.items
             ]

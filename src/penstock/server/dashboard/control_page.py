@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 from nicegui import ui
 
-from penstock.base.sizes import counted
+from penstock.base.sizes import format_count
 from penstock.commands.command_catalog import CommandCatalog, read_command_catalog
 from penstock.commands.command_target import TARGET_FORMS
 from penstock.commands.job_receipts import plain
@@ -340,7 +340,7 @@ def _about(receipt: dict[str, Any]) -> str:
     if receipt.get("batch") is not None:
         parts.append(f"in micro-batch {receipt['batch']}")
     if receipt.get("keys"):
-        parts.append(counted(receipt["keys"], "keys"))
+        parts.append(format_count(receipt["keys"], "keys"))
     if receipt.get("degraded"):
         parts.append(f"key groups {', '.join(map(str, receipt['degraded']))} failed")
     if receipt.get("reason"):

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from penstock.base.sizes import bytes_text
+from penstock.base.sizes import format_bytes
 from penstock.server.api.access import Role
 from penstock.server.dashboard import components
 from penstock.server.dashboard.display_texts import amount, clock_time
@@ -69,7 +69,7 @@ def letter_rows(found: DeadLetters) -> list[dict[str, Any]]:
             "step": one.step or "-",
             "reason": one.reason,
             "sample": one.raw[:_SAMPLE_CHARACTERS],
-            "size": bytes_text(one.raw_bytes),
+            "size": format_bytes(one.raw_bytes),
         }
         for one in reversed(found.items)
     ]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from penstock.base.sizes import bytes_text, limits_text
+from penstock.base.sizes import format_bytes, format_limits
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount
@@ -71,18 +71,18 @@ def _stream_metrics(stream: StreamMetrics) -> tuple[str, str, bool]:
     units = {"records": lag.records, "files": lag.files}
     waits = next((f"{amount(n)} {unit} wait" for unit, n in units.items() if n is not None), "")
     if not waits and lag.bytes is not None:
-        waits = f"{bytes_text(lag.bytes)} wait"
+        waits = f"{format_bytes(lag.bytes)} wait"
     since = "" if not lag.seconds or lag.seconds < 1 else f", for {amount(round(lag.seconds))} s"
     return rate, waits + since, (lag.seconds or 0.0) > BEHIND_S
 
 
 def _step_metrics(step: StepMetrics) -> tuple[str, str, bool]:
-    rows = [f"{amount(step.keys)} keys", bytes_text(step.state_bytes)]
+    rows = [f"{amount(step.keys)} keys", format_bytes(step.state_bytes)]
     uneven = step.skew is not None and step.skew >= _HIGH_SKEW
     if uneven:
         rows.append(f"skew {amount(step.skew)}")
     if step.held_bytes:
-        rows.append(f"holds {bytes_text(step.held_bytes)}")
+        rows.append(f"holds {format_bytes(step.held_bytes)}")
     return f"{amount(step.per_second)}/s", " · ".join(rows), bool(step.held_bytes)
 
 
@@ -92,7 +92,7 @@ def about_node(node: PlanNode) -> list[dict[str, str]]:
     if node.binding is not None:
         rows["bound to"] = node.binding.uri
         if node.binding.limits:
-            rows["limits per micro-batch"] = limits_text(node.binding.limits)
+            rows["limits per micro-batch"] = format_limits(node.binding.limits)
     if node.function:
         rows["function"] = node.function
     if node.key:

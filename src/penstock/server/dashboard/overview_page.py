@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.base.durations import duration_text, seconds_text
-from penstock.base.sizes import limits_text
+from penstock.base.sizes import format_limits
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
@@ -92,6 +92,6 @@ def setting_rows(job: Job, config: JobConfig) -> list[dict[str, Any]]:
         "run": str(job.run),
         **{f"binding {name}": uri for name, uri in job.bindings.items()},
         **{one.name: str(one.value) for one in config.settings if not one.is_default},
-        **{f"limit of {name} per micro-batch": limits_text(most) for name, most in config.limits.items()},
+        **{f"limit of {name} per micro-batch": format_limits(most) for name, most in config.limits.items()},
     }
     return [{"name": name, "value": value} for name, value in rows.items()]

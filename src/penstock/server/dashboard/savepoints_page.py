@@ -6,7 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.base.sizes import bytes_text
+from penstock.base.sizes import format_bytes
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount
@@ -88,7 +88,7 @@ class _SavepointsPage:
         used = f" Job {found.used_by[0]} started from it." if found.used_by else ""
         self._about.set_text(
             f"{found.id}: the state of {found.job_name} after micro-batch {found.batch}, {amount(found.rows)} rows, "
-            f"{bytes_text(found.bytes)}.{used}"
+            f"{format_bytes(found.bytes)}.{used}"
         )
         self._tables.show(
             [
@@ -98,7 +98,7 @@ class _SavepointsPage:
                     "name": table.name.removeprefix(f"{table.step}/").removeprefix("@"),
                     "kind": table.kind,
                     "rows": amount(table.rows),
-                    "size": bytes_text(table.bytes),
+                    "size": format_bytes(table.bytes),
                 }
                 for table in found.tables
             ]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from penstock.base.sizes import bytes_text
+from penstock.base.sizes import format_bytes
 from penstock.errors import ExternalSystemError
 from penstock.savepoints.state_pages import KeyPage, KeysWanted, StoredKey
 from penstock.server.api.access import Role
@@ -106,7 +106,7 @@ def key_rows(found: tuple[StoredKey, ...], names: list[str]) -> list[dict[str, A
         {
             "key": _format_value(one.key),
             "group": one.key_group,
-            "size": bytes_text(one.bytes),
+            "size": format_bytes(one.bytes),
             **{f"s{place}": _cell(one, name) for place, name in enumerate(names)},
         }
         for one in found
@@ -323,7 +323,7 @@ class _Dumps:
                     "batch": dump.batch,
                     "format": _FORMATS.get(dump.format, dump.format),
                     "rows": amount(dump.rows),
-                    "size": bytes_text(dump.bytes),
+                    "size": format_bytes(dump.bytes),
                 }
                 for dump in sorted(mine, key=lambda dump: -dump.created_ms)
             ]

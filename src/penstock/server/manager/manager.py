@@ -154,7 +154,7 @@ class Manager:
                 self._wakes.wait(min(wait_s, self._settings.poll_s))
                 self._wakes.clear()
         finally:
-            if self._leader is not None:
+            if self.leads:
                 try:
                     self._store.resign(self.name)
                 except StoreError as e:
@@ -168,10 +168,12 @@ class Manager:
         deadline_s = time.monotonic() + timeout_s
         try:
             while time.monotonic() < deadline_s and self._store.job(job_id).status not in ENDED:
-                wait_s = self._look_at(self._store.job(job_id)) if self._leading() else self._settings.poll_s
+                wait_s = (
+                    self._look_at(self._store.job(job_id)) if self._renew_lead() else self._settings.poll_s
+                )
                 stop.wait(min(wait_s, self._settings.poll_s))
         finally:
-            if self._leader is not None:
+            if self.leads:
                 self._store.resign(self.name)
 
     def _scale(self, stop: threading.Event) -> None:
@@ -192,7 +194,7 @@ class Manager:
     def look(self) -> float:
         """Poll all jobs once and return the most seconds until the next poll."""
         try:
-            if not self._leading():
+            if not self._renew_lead():
                 return self._settings.poll_s
             assert self._leader is not None
             self._reap()
@@ -232,8 +234,8 @@ class Manager:
                     folder, f"Its process ended with code {code} before it began. See the output of the run."
                 )
 
-    def _leading(self) -> bool:
-        """Return whether this manager leads. The lease is renewed after a third of its time."""
+    def _renew_lead(self) -> bool:
+        """Renew the lease after a third of its time, and return whether this manager leads."""
         now_s = time.monotonic()
         if self._leader is None or now_s >= self._lead_again_s:
             leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
@@ -245,7 +247,7 @@ class Manager:
                 _log.warning("Another manager leads. This one may lead again when the other ends.")
             self._leader = leader
             self._lead_again_s = now_s + self._settings.lease_s / 3
-        return self._leader is not None
+        return self.leads
 
     # One job
 

@@ -86,7 +86,7 @@ def _of(numbers: Sequence[int], names: Iterable[str]) -> list[str]:
     return [name for name in names if name.partition(".")[0] in wanted]
 
 
-def _looked(number: int, names: Sequence[str]) -> tuple[int, list[str]]:
+def _look(number: int, names: Sequence[str]) -> tuple[int, list[str]]:
     asked = [name.partition(".")[2] for name in _of([number], names) if not name.endswith(_SUFFIX)]
     return max(_numbers(names), default=-1), asked
 
@@ -147,7 +147,7 @@ class _FolderLeases:
             return None
 
     def look(self, number: int) -> tuple[int, Collection[str]]:
-        return _looked(number, self._names())
+        return _look(number, self._names())
 
     def _names(self) -> list[str]:
         try:
@@ -202,7 +202,7 @@ class _StoreLeases:
         return self._objects.find(f"{LEASES}/{number}.{what}")
 
     def look(self, number: int) -> tuple[int, Collection[str]]:
-        return _looked(number, list(self._names()))
+        return _look(number, list(self._names()))
 
     def _names(self) -> Iterator[str]:
         return self._objects.names(LEASES)

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import ConfigDict, Field, StringConstraints
 
 from penstock.base.durations import milliseconds
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redact
 from penstock.metrics.batch_metrics import Mode, mode_of
 from penstock.server.lifecycle.statuses import Desired, JobStatus
 from penstock.server.manager.scaling_state import ScalingDecision
@@ -256,13 +256,13 @@ def operation_of(row: OperationRow) -> Operation:
 
 def mask_bindings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the bindings in a job's settings, with secrets masked."""
-    return {name: redacted(uri) for name, uri in settings.get("bindings", {}).items()}
+    return {name: redact(uri) for name, uri in settings.get("bindings", {}).items()}
 
 
 def mask_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the other settings, with secrets masked, and all values of Spark settings, which may be credentials."""
     masked = {
-        name: redacted(value) if isinstance(value, str) else value
+        name: redact(value) if isinstance(value, str) else value
         for name, value in settings.items()
         if name != "bindings"
     }

@@ -189,7 +189,7 @@ class ChangeLog:
         """
         try:
             name = _name(_SNAPSHOTS, snapshot.number)
-            # All servers have the same rows after the same change, so it does not matter who has created it.
+            # All servers have the same rows after the same change, so it does not matter which one has created it.
             self._objects.create(name, msgspec.json.encode(snapshot))
             if not self._objects.holds(name):
                 return

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PythonBinding, Role
-from penstock.connectors.custom_class import checked_binding
+from penstock.connectors.custom_class import bind_class
 from penstock.connectors.custom_log import open_custom_log
 from penstock.connectors.custom_receiver import CustomReceiver
 from penstock.connectors.custom_sink import CustomSink
@@ -45,4 +45,4 @@ def _binding(uri: str, role: Role) -> PythonBinding:
     binding = parse_binding("kit", uri, role)
     if not isinstance(binding, PythonBinding):
         raise BindingError(f"{uri!r} names no class of your own; write python:MODULE:CLASS.")
-    return checked_binding(binding, is_sink=role == "sink")
+    return bind_class(binding, is_sink=role == "sink")

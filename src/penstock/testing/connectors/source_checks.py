@@ -117,7 +117,7 @@ class _Trial:
                 raise Refuted("beginning() is another position each time.")
             self._case.put(first)
             end = self._grow(log, start, first)
-            begin, offset = _encoded(log, start), _encoded(log, end)
+            begin, offset = _encode(log, start), _encode(log, end)
             before = self._read(log, start, end)
         self._check(before, first, "from the beginning")
         with self._case.open() as log:
@@ -127,7 +127,7 @@ class _Trial:
             if self._read(log, start, end) != before:
                 raise Refuted("the same positions gave other records, or in another order, after a restart.")
             self._check(self._read(log, end, newest), second, "after a restart", known=first)
-            self._offset = _encoded(log, newest)
+            self._offset = _encode(log, newest)
 
     def while_closed(self) -> None:
         """What comes while no run of the job is there is read by the next one."""
@@ -164,7 +164,7 @@ class _Trial:
             self._case.put(records)
             end = self._grow(log, start, records)
             one, four = self._read(log, start, end), self._read(log, start, end, parallelism=4)
-            self._offset = _encoded(log, end)
+            self._offset = _encode(log, end)
         if Counter(one) != Counter(four):
             raise Refuted("four tasks read other records than one task.")
         places = [(found.partition, found.offset) for found in one]
@@ -221,7 +221,7 @@ class _Trial:
 
     def _up_to_now(self, log: ReplayableLog[Any], start: Any, records: Sequence[bytes]) -> list[_Found]:
         end = self._grow(log, start, records)
-        self._offset = _encoded(log, end)
+        self._offset = _encode(log, end)
         return self._read(log, start, end)
 
     def _grow(self, log: ReplayableLog[Any], start: Any, records: Sequence[bytes]) -> Any:
@@ -264,7 +264,7 @@ class _Trial:
             raise Refuted(f"{next(iter(more))!r} is there too often, {which}.")
 
 
-def _encoded(log: ReplayableLog[Any], position: Any) -> str:
+def _encode(log: ReplayableLog[Any], position: Any) -> str:
     return json.dumps(log.encode(position))
 
 

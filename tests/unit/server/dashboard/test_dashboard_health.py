@@ -75,14 +75,14 @@ def test_each_status_has_a_word_and_an_icon(status: JobStatus) -> None:
     ],
 )
 def test_health_follows_from_status_and_progress(made: Job, word: str, level: Level) -> None:
-    """Who has to look is told by the level."""
+    """The level says who has to look."""
     health = health_of(made, NOW_MS)
     assert (health.word, health.level) == (word, level)
     assert (level in ATTENTION) == (word in {"Behind", "Dead letters", "Recovered", "Failed", "Restarting"})
 
 
 def test_numbers_are_those_of_a_job_with_a_driver() -> None:
-    """What a job that is over has told last is not what it does."""
+    """The last report of a job that has ended does not count as what it does."""
     progress = {
         "rows_per_s": 12.5,
         "lag": {"a": {"records": 3}, "b": {"records": 4, "bytes": 9}, "c": {}, "d": None},

@@ -21,7 +21,7 @@ from penstock.server.dashboard.page_session import Readings, SessionOverError, V
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the browser is told; there is none here."""
+    """The messages to the browser, of which there is none here."""
     said: list[str] = []
 
     class Ui:

@@ -111,7 +111,7 @@ def test_a_clock_that_went_back_ends_waits() -> None:
 
 
 def test_a_failure_waits_as_its_strategy_says() -> None:
-    """And is told with what happened and what the strategy makes of it."""
+    """And the reason says what happened and what the strategy makes of it."""
     decision = decide(facts(JobStatus.RUNNING), ended(EndKind.KILLED), 1000)
     assert (decision.status, decision.delay_ms) == (JobStatus.RESTARTING, 500)
     assert decision.reason == "why (restart 1 of 1)"
@@ -189,7 +189,7 @@ class Run:
         self.alive = False
 
     def step(self, event: str) -> None:
-        """What happens to a driver by itself, or because somebody told it something."""
+        """What happens to a driver by itself, or on request."""
         if not self.alive:
             return
         if event == "goes on":
@@ -324,7 +324,7 @@ def test_jobs_end_up_as_wanted_and_never_run_twice(steps: bytes, strategy: Resta
 
 
 def settle(world: World) -> None:
-    """From now on nothing fails: a new leader looks at the job, and its driver goes on."""
+    """From now on nothing fails: a new leader looks at the job, and its driver continues."""
     world.leader += 1
     for _ in range(40):
         for _ in world.manager(world.leader):

@@ -43,7 +43,7 @@ def test_another_manager_finds_the_drivers(place: ManagedPlace) -> None:
 def test_a_manager_that_dies_beside_an_effect_loses_nothing(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, effect: str, when: str
 ) -> None:
-    """Each time before or behind it; the next manager goes on."""
+    """Each time before or behind it; the next manager continues."""
 
     class KilledError(BaseException):
         pass
@@ -96,7 +96,7 @@ def test_a_manager_that_stood_still_does_nothing_more(
 
     def stands_still(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
         if driver.state is DriverState.UNLAUNCHED:
-            while not second._leading():
+            while not second._renew_lead():
                 time.sleep(0.02)
         return decide(job, driver, now_ms)
 

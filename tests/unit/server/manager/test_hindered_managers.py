@@ -25,7 +25,7 @@ from penstock.server.manager.operations import OperationWorker
 def test_what_cannot_be_done_for_one_holds_up_no_other(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The disk is full where one is asked for something: it is told and tried again, and the manager goes on."""
+    """The disk is full where a request would be written: this is logged and tried again, and the manager continues."""
     full, fits = place.submit("works"), place.submit("works")
     place.until(full, JobStatus.RUNNING)
     place.until(fits, JobStatus.RUNNING)
@@ -49,7 +49,7 @@ def test_what_cannot_be_done_for_one_holds_up_no_other(
 def test_a_mistake_does_not_end_the_manager(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is in the log, and the next look goes on."""
+    """It is in the log, and the next look continues."""
     with monkeypatch.context() as patch:
         patch.setattr(OperationWorker, "work", lambda *_: 1 / 0)
         place.work(lambda: place.manager.leads)

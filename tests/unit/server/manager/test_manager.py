@@ -41,7 +41,7 @@ def test_a_driver_that_is_killed_is_started_again(place: ManagedPlace) -> None:
 
 
 def test_a_job_whose_checkpoint_is_away_waits_for_it(place: ManagedPlace) -> None:
-    """Such as on a share that is not mounted: it is never begun from nothing, and goes on when all is back."""
+    """Such as on a share that is not mounted: it is never begun from nothing, and continues when all is back."""
     job_id = place.running("works", "fixed-delay:attempts=1,delay=0s")
     place.work(lambda: place.service.runs(job_id)[0].pid is not None)
     checkpoint = place.service.checkpoint(job_id)

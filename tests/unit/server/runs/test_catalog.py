@@ -134,7 +134,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_problems_do_not_tell_secrets(root: Path) -> None:
-    """What is wrong is told, but not what was given."""
+    """The error says what is wrong, without the value."""
     write(root / "bad.yaml", "job: job.py\nbindings: {hits: {password: s3cret}}")
     problem = Catalog([root]).definitions()[1][0].problem
     assert "bindings.hits" in problem

@@ -1,4 +1,4 @@
-"""Leases: which run has a checkpoint, whether it lives, and how one on another machine is told to end."""
+"""Leases: which run has a checkpoint, whether it lives, and how one on another machine is asked to end."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_old_leases_are_deleted(checkpoint: LeasePlace) -> None:
 
 
 def test_a_run_lives_while_its_lease_changes(checkpoint: LeasePlace, clock: Clock) -> None:
-    """By the clock of who looks, from the first look on; whatever the clocks of others say."""
+    """By the clock of the observer, from its first look; whatever the clocks of others say."""
     watch = LeaseWatch(PATIENCE_S, clock)
     run = keeper(checkpoint, offer(checkpoint, lease()), [])
     run.beat()
@@ -151,7 +151,7 @@ def test_the_last_word_is_heard_elsewhere(checkpoint: LeasePlace, clock: Clock, 
 def test_a_run_that_has_lost_its_lease_ends(
     checkpoint: LeasePlace, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told to end in order, once, and killed after a grace; the lease of the newer run is untouched."""
+    """It is asked to end in order, once, and killed after a grace; the lease of the newer run is untouched."""
     told: list[str] = []
     old = keeper(checkpoint, offer(checkpoint, lease(1)), told)
     old.beat()
@@ -235,7 +235,7 @@ def test_a_number_on_a_store_belongs_to_one_run_whatever_becomes_of_requests(
 
 
 def test_a_report_that_the_store_does_not_take_is_made_again(clock: Clock) -> None:
-    """As where it is away for a moment: the run goes on."""
+    """As where it is away for a moment: the run continues."""
     fates: list[Fate] = ["well"]
     place = leases_in(ModelledStore(lambda: fates[0]), "s3://bucket/rooms")
     place.beat_s = 0.01

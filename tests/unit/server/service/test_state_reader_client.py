@@ -79,7 +79,7 @@ def test_one_process_answers_all(asking: Asking) -> None:
 
 
 def test_one_that_has_died_is_started_again(asking: Asking) -> None:
-    """Whoever asked is told."""
+    """Whoever asked gets an error."""
     reader = asking.reader()
     _, before = ask(reader, "a")
     with pytest.raises(CheckpointError, match=r"died; see .*state-reader.log"):

@@ -55,7 +55,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_the_session_takes_a_jvm_that_fits(tmp_path: Path) -> None:
-    """Once; it has the user's settings, and goes on when the context is left."""
+    """Once; it has the user's settings, and continues when the context is left."""
     with ahead.jvm_ahead(START):
         taken = ahead.take_jvm_ahead(JvmStart("local[2]", more={"spark.ui.port": "4050"}))
         assert taken is not None
