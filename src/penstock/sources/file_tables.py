@@ -15,10 +15,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from penstock.bindings.types import PLAIN_CSV, CsvDialect
+from penstock.records.shown_values import shown_values
 from penstock.records.types import Field, RecordType, empty_like, rows_where
 from penstock.sources.base import BadRecord, SourceChunk
 from penstock.sources.cells import Cells, cast_cells, missing_cells, parse_cells
@@ -72,6 +74,7 @@ def _parquet_batches(
     wanted = [name for name in record_type.field_names if name in file.schema_arrow.names]
     if not wanted and file.metadata.num_rows:
         raise UnreadableFileError(_no_fields(record_type, file.schema_arrow.names), 0)
+    _check_once(file.schema_arrow.names, wanted)
     groups, position = _row_groups(file.metadata, start, end)
     for batch in file.iter_batches(_CHUNK_ROWS, row_groups=groups, columns=wanted, use_threads=False):
         low, high = max(start - position, 0), min(end - position, len(batch))
@@ -113,7 +116,10 @@ def table_chunk(
     cells = [cells_of(field) for field in record_type.fields]
 
     def raw(rows: pa.Array) -> list[bytes]:
-        return [msgspec.json.encode(row, enc_hook=str) for row in table.take(rows).to_pylist()]
+        found = table.take(rows)
+        columns = [shown_values(column) for column in found.columns]
+        named = (dict(zip(found.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
+        return [msgspec.json.encode(row, enc_hook=str) for row in named]
 
     return _chunk(cells, partition, offsets, record_type, raw)
 
@@ -144,15 +150,17 @@ def read_csv(file: CsvFile, partition: str, record_type: RecordType) -> Iterator
     """
     done = read = 0
     try:
-        header = _csv_header(file, record_type)
-        if header is None:
+        found = _csv_header(file, record_type)
+        if found is None:
             return
+        header, header_rows = found
         places = {name: place for place, name in enumerate(header)}
         if not places.keys() & set(record_type.field_names):
             raise UnreadableFileError(_no_fields(record_type, header), 0)
-        layout = _CsvLayout(header, places, file.dialect, record_type)
+        _check_once(header, record_type.field_names)
+        layout = _CsvLayout(header, header_rows, places, file.dialect, record_type)
         for is_typed in _WAYS:
-            rows = _SkippedRows(file.dialect)
+            rows = _SkippedRows(file.dialect, header_rows)
             try:
                 for number, block in enumerate(_csv_blocks(file, layout, rows, is_typed=is_typed)):
                     if number < read:
@@ -179,8 +187,8 @@ def read_csv(file: CsvFile, partition: str, record_type: RecordType) -> Iterator
         raise UnreadableFileError(f"The CSV file cannot be read after row {done}: {e}", done) from e
 
 
-def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
-    """Return the names of the columns, or None when there are no rows."""
+def _csv_header(file: CsvFile, record_type: RecordType) -> tuple[list[str], int] | None:
+    """Return the names of the columns, and behind how many rows the records begin; None when there are none."""
     dialect = file.dialect
     # The reader decodes more than the header, so invalid UTF-8 after it must pass here.
     with (
@@ -191,25 +199,26 @@ def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
             found = text.read(1)
             if not found:
                 _raise_early_end(content)
-            return list(record_type.field_names) if found else None
+            return (list(record_type.field_names), 0) if found else None
         rows = csv.reader(
             text,
             delimiter=dialect.delimiter,
             quotechar=dialect.quote or None,
             quoting=csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE,
         )
-        header = next(filter(None, rows), None)
+        number, header = next(((number, row) for number, row in enumerate(rows, 1) if row), (0, None))
         if header is None or next(rows, None) is None:
             _raise_early_end(content)
             return None
-        return [name.encode("utf-8", "surrogateescape").decode().strip() for name in header]
+        return [name.encode("utf-8", "surrogateescape").decode().strip() for name in header], number
 
 
 @dataclass(frozen=True)
 class _CsvLayout:
-    """The columns of a CSV file, the index of each name, the dialect, and the record type of its rows."""
+    """The columns of a CSV file, where its records begin, the index of each name, the dialect, and the record type."""
 
     header: Sequence[str]
+    header_rows: int
     places: Mapping[str, int]
     dialect: CsvDialect
     record_type: RecordType
@@ -300,7 +309,7 @@ def _open_csv(
             use_threads=False,
             block_size=_CSV_BLOCK_BYTES,
             column_names=names,
-            skip_rows_after_names=1 if dialect.header else 0,
+            skip_rows_after_names=layout.header_rows,
         ),
         parse_options=pa.csv.ParseOptions(
             delimiter=dialect.delimiter,
@@ -323,8 +332,9 @@ def _open_csv(
 class _SkippedRows:
     """The rows that Arrow has skipped, since they have too many or too few values."""
 
-    def __init__(self, dialect: CsvDialect) -> None:
+    def __init__(self, dialect: CsvDialect, header_rows: int) -> None:
         self.dialect = dialect
+        self._header_rows: Final = header_rows
         self.left: list[pa.csv.InvalidRow] = []
 
     def note(self, row: pa.csv.InvalidRow) -> str:
@@ -333,8 +343,8 @@ class _SkippedRows:
         return "skip"
 
     def _number(self, row: pa.csv.InvalidRow) -> int:
-        # Arrow counts the header as row 1.
-        return int(row.number) - 1 if self.dialect.header else int(row.number)
+        # Arrow counts the header, too.
+        return int(row.number) - self._header_rows
 
     def reached(self, done: int, count: int) -> list[pa.csv.InvalidRow]:
         """Take the rows that come before the last of the next `count` good rows."""
@@ -383,6 +393,9 @@ def _csv_cells(table: pa.RecordBatch, field: Field, layout: _CsvLayout) -> Cells
     column = table.column(str(layout.places[field.name]))
     if pa.types.is_binary(column.type):
         return parse_cells(column, field)
+    if pa.types.is_floating(column.type) and pc.is_inf(column).true_count:
+        # As text it tells whether it is infinite, or too large a number.
+        return Cells(column, np.ones(len(column), bool), column, field)
     return Cells(column, None, column, field)
 
 
@@ -421,6 +434,17 @@ def _chunk(
         for why, offset, text in zip(reasons, offsets[rows].tolist(), raw(places), strict=True)
     ]
     return SourceChunk(partition, int64_array(offsets[~bad]), batch=rows_where(batch, ~bad), bad=records)
+
+
+def _check_once(header: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise UnreadableFileError when a file has several columns of the same name, of which one is wanted."""
+    twice = next((name for name in wanted if header.count(name) > 1), None)
+    if twice is not None:
+        raise UnreadableFileError(
+            f"The file has {header.count(twice)} columns named {twice!r}, so it does not say which of them is the "
+            "field. Rename all but one.",
+            0,
+        )
 
 
 def _no_fields(record_type: RecordType, found: Sequence[str]) -> str:
