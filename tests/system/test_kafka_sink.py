@@ -378,7 +378,9 @@ def test_a_record_without_a_key_is_rejected_for_a_compacted_topic(kafka: KafkaBr
     topic = f"compacted-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS, {"cleanup.policy": "compact"})
     task: Any = prepared(kafka, topic, delivery).task(TaskContext(0, 0, 0, topic), TEXT)
-    task.write(pa.record_batch([pa.array([b"a", b"b", b"c"])], schema=TEXT.schema), pa.array([b"k", None, b"l"]))
+    task.write(
+        pa.record_batch([pa.array([b"a", b"b", b"c"])], schema=TEXT.schema), pa.array([b"k", None, b"l"])
+    )
     (found,) = task.rejections()
     assert (found.row, found.raw) == (1, b"b")
     assert "is compacted (cleanup.policy)" in found.reason

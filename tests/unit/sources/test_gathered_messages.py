@@ -14,7 +14,9 @@ from penstock.sources.topic_reader import _end_of
 
 def messages(*values: bytes) -> list[Any]:
     return [
-        Message(topic="t", partition=0, offset=offset, key=b"k%d" % offset, value=value, headers=[("a", value)])
+        Message(
+            topic="t", partition=0, offset=offset, key=b"k%d" % offset, value=value, headers=[("a", value)]
+        )
         for offset, value in enumerate(values)
     ]
 
