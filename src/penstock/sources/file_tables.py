@@ -26,6 +26,7 @@ from penstock.sources.base import BadRecord, SourceChunk
 from penstock.sources.cells import Cells, cast_cells, missing_cells, parse_cells
 from penstock.sources.compressed_files import ExpandedContent
 from penstock.sources.file_errors import UnreadableFileError, is_of_system
+from penstock.sources.last_lines import last_line
 from penstock.sources.lines import int64_array
 
 __all__ = ["CsvFile", "parquet_rows", "read_csv", "read_parquet", "table_chunk"]
@@ -271,9 +272,41 @@ def _csv_blocks(
             held = _CsvBlock(table, offsets, early)
         if _early_end(content) is not None:
             held = _without_last_row(held, rows)
+        open_row = None
+        if held is not None and not rows.left and _ends_in_quotes(file, layout, held, is_typed=is_typed):
+            open_row = held.offsets[-1]
+            held = _without_last_row(held, rows)
         if held is not None:
             yield held
         _raise_early_end(content)
+    if open_row is not None:
+        raise UnreadableFileError(
+            f"A quote that is opened in row {open_row} of the CSV file is not closed, so that row and what follows it "
+            "are not read.",
+            0,
+        )
+
+
+def _ends_in_quotes(file: CsvFile, layout: _CsvLayout, block: _CsvBlock, *, is_typed: bool) -> bool:
+    """Return whether the last row of a plain file, after its last block, goes on to the end of the file in quotes.
+
+    A reader takes all other rows there for text of that row. Its last line then has no quote, and is not the last row.
+    """
+    quote = layout.dialect.quote.encode()
+    line = last_line(file.path) if quote and file.expanded is None and len(block.table) else None
+    if line is None or quote in line:
+        return False
+    alone = dataclasses.replace(layout, header_rows=0)
+    skipped = _SkippedRows(layout.dialect, 0)
+    try:
+        with _open_csv(pa.BufferReader(line), alone, skipped, is_typed=is_typed) as reader:
+            [found] = reader.read_all().combine_chunks().to_batches() or [block.table[:0]]
+    except pa.ArrowInvalid:
+        # As a row of its own it would have been refused.
+        return True
+    # As texts, in which NaN equals itself.
+    rows = [str(list(map(shown_values, table.columns))) for table in (found, block.table[-1:])]
+    return bool(skipped.left) or rows[0] != rows[1]
 
 
 def _without_last_row(block: _CsvBlock | None, rows: _SkippedRows) -> _CsvBlock | None:

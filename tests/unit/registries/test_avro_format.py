@@ -301,6 +301,17 @@ def test_a_registry_that_is_away_is_no_dead_letter() -> None:
         AvroFormat(record_type(Reading), client(registry)).decode(raw)
 
 
+@pytest.mark.parametrize("content", [{"error_code": 404, "message": "HTTP 404 Not Found"}, "no such backend"])
+def test_a_404_that_is_not_the_registry_s_is_no_dead_letter(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    """A proxy answers so while the registry behind it is away, and all messages would be dead letters."""
+    monkeypatch.setattr(registry, "answer", lambda *_: (404, content))
+    raw = column(message(7, READING, {"sensor": "a", "celsius": 1.0}))
+    with pytest.raises(ExternalSystemError, match=r"is no schema registry, or not at this path \(404: "):
+        AvroFormat(record_type(Reading), client(registry)).decode(raw)
+
+
 def test_what_is_no_registry_is_named(registry: RegistryServer) -> None:
     registry.schemas[1] = {"text": "no schema"}
     with pytest.raises(ExternalSystemError, match="is not a schema registry with Confluent's API"):

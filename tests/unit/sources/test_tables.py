@@ -396,3 +396,18 @@ def test_parquet_columns_of_the_same_name_are_refused(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "f.parquet")
     with pytest.raises(UnreadableFileError, match="has 2 columns named 'a'"):
         list(read_parquet(str(tmp_path / "f.parquet"), "p", 0, 1, record_type("a INT")))
+
+
+@pytest.mark.parametrize("more", ["", "bad,,,x\n"])
+def test_a_quote_that_is_not_closed_takes_no_rows(tmp_path: Path, more: str) -> None:
+    """The rest of the file was text of one row. A row of several lines at the end is one all the same."""
+    path = tmp_path / "f.csv"
+    kind = record_type("i INT, d DATE, f DOUBLE, s STRING")
+    begin = f'i,d,f,s\n{more}1,,,"a\nb"\n'
+    path.write_text(f'{begin}2,,,"c\n3,,,d\n4,,,e\n')
+    with pytest.raises(UnreadableFileError, match=f"in row {3 if more else 2} of the CSV file is not closed"):
+        csv_rows(path, kind)
+    for last in ('2,,,"c\nd"', "2,0000-01-01,nan,c", "2,,,c\n\n", '2,,,c"d'):
+        path.write_text(begin + last)
+        chunks = list(read_csv(CsvFile(str(path)), "p", kind))
+        assert sum(len(chunk.offsets) for chunk in chunks) == 2
