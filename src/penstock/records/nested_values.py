@@ -188,11 +188,21 @@ def unreadable_rows(column: pa.Array, hint: Any, read: Callable[[pa.Array], Any]
     if _is_readable(column, hint):
         return {}
     found: dict[int, str] = {}
-    for row in range(len(column)):
+
+    def visit(low: int, high: int) -> None:
+        """Read some rows, by halves where that fails."""
         try:
-            read(column.slice(row, 1))
+            read(column.slice(low, high - low))
         except Exception as e:  # a class of the user's may check its values, and raise anything
-            found[row] = str(e) or type(e).__name__
+            if high - low == 1:
+                found[low] = str(e) or type(e).__name__
+                return
+            middle = (low + high) // 2
+            visit(low, middle)
+            visit(middle, high)
+
+    if len(column):
+        visit(0, len(column))
     return found
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import SchemaError
 from penstock.records.exact_values import infinities
 from penstock.records.nested_values import mixes_times
 from penstock.records.shown_values import shown_values
@@ -84,6 +85,10 @@ def _cast_all(column: pa.Array, target: pa.DataType) -> pa.Array:
 def parse_cells(source: pa.Array, field: Field) -> Cells:
     """Convert a column of CSV cells (binary) to its field's type."""
     target = field.arrow_type
+    if pa.types.is_nested(target):
+        decoder = msgspec.json.Decoder(field.python_type)
+        column, bad = _fit(source, target, lambda part: _nested(part, field, decoder))
+        return Cells(column, bad, source, field)
     convert = _text_all if pa.types.is_string(target) else lambda part: _parse_all(part, target)
     column, bad = _fit(source, target, convert)
     return _members_only(Cells(column, bad, source, field))
@@ -114,8 +119,6 @@ def _parse_all(cells: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert CSV cells to a type other than str. Raises one of _CAST_ERRORS when one does not fit."""
     if pa.types.is_binary(target):
         return _each(cells, target, lambda cell: base64.b64decode(cell, validate=True))
-    if pa.types.is_nested(target):
-        return _each(cells, target, msgspec.json.decode)
     text = cells.cast(pa.string())
     found = _as_it_is(text, target)
     found = _tidied(text, target).cast(target) if found is None else found
@@ -145,6 +148,15 @@ def _tidied(text: pa.Array, target: pa.DataType) -> pa.Array:
         zoned = pc.or_(date_only, pc.match_substring_regex(text, _HAS_ZONE))
         text = pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", ""))
     return text
+
+
+def _nested(cells: pa.Array, field: Field, decoder: Any) -> pa.Array:
+    """Return JSON in cells as the nested values of a field. Raises ValueError when one does not fit."""
+    try:
+        values = [None if cell is None else decoder.decode(cell) for cell in cells.to_pylist()]
+        return field.to_arrow(values, check=False)
+    except (SchemaError, RecursionError) as e:
+        raise ValueError(str(e)) from None
 
 
 def _each(cells: pa.Array, target: pa.DataType, parse: Any) -> pa.Array:

@@ -411,3 +411,21 @@ def test_a_quote_that_is_not_closed_takes_no_rows(tmp_path: Path, more: str) -> 
         path.write_text(begin + last)
         chunks = list(read_csv(CsvFile(str(path)), "p", kind))
         assert sum(len(chunk.offsets) for chunk in chunks) == 2
+
+
+def test_nested_cells_are_those_of_json(tmp_path: Path) -> None:
+    """With defaults and times; a number was a time and a whole number, and deep nesting ended each run again."""
+    path = tmp_path / "f.csv"
+    cells_of = (
+        '{"x": 1}', '{"x": 1.5}', '{"x": 1, "t": "2024-01-01T00:00:00Z"}', '{"x": 1, "t": 5}', "[" * 100_000, ""
+    )  # fmt: skip
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "k"], *([cell, 1] for cell in cells_of)])
+    rows, bad = csv_rows(path, record_type("a STRUCT<x: INT, t: TIMESTAMP>, k INT"))
+    time = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    assert [(number, row["a"]) for number, row in rows] == [
+        (1, {"x": 1, "t": None}),
+        (3, {"x": 1, "t": time}),
+        (6, None),
+    ]
+    assert [one.offset for one in bad] == [2, 4, 5]
