@@ -119,25 +119,26 @@ def _each(
 
 
 def _of_record(kind: type) -> Completion:
-    fields = [
-        (name, default, without_none(hint)[1], completion_of(hint))
-        for name, hint, default in _fields_of(kind)
-    ]
+    fields = [(name, default, without_none(hint)[1]) for name, hint, default in _fields_of(kind)]
+    inside = [(name, completion_of(hint)) for name, hint, _ in _fields_of(kind)]
+    nested = [(name, inner) for name, inner in inside if inner is not None]
     names = {name for name, *_ in fields}
 
     def complete(value: Any, fold: bool) -> None:
         if not isinstance(value, dict):
             return
-        if fold and not names <= value.keys():
-            _rename(value, names)
-        for name, default, may_be_null, inner in fields:
-            if name not in value:
+        if not names <= value.keys():
+            if fold:
+                _rename(value, names)
+            for name, default, may_be_null in fields:
+                if name in value:
+                    continue
                 if default is not None:
                     value[name] = default()
                 elif fold and may_be_null:
                     value[name] = None
-            elif inner is not None:
-                inner(value[name], fold)
+        for name, inner in nested:
+            inner(value.get(name), fold)
 
     return complete
 
