@@ -370,3 +370,19 @@ def test_a_replay_leaves_out_what_the_committed_batch_left_out(kafka: KafkaBroke
         assert [(r.max_bytes, len(r.raw)) for r in found] == [(2_000, 5_000)] * rejected
         worker.finish(task)
     assert len(values(kafka, topic)) == 1
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_record_without_a_key_is_rejected_for_a_compacted_topic(kafka: KafkaBroker, delivery: str) -> None:
+    """Its brokers refuse all that is sent with it, for ever."""
+    topic = f"compacted-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, PARTITIONS, {"cleanup.policy": "compact"})
+    task: Any = prepared(kafka, topic, delivery).task(TaskContext(0, 0, 0, topic), TEXT)
+    task.write(
+        pa.record_batch([pa.array([b"a", b"b", b"c"])], schema=TEXT.schema), pa.array([b"k", None, b"l"])
+    )
+    (found,) = task.rejections()
+    assert (found.row, found.raw) == (1, b"b")
+    assert "is compacted (cleanup.policy)" in found.reason
+    task.finish()
+    assert sorted(values(kafka, topic)) == [b"a", b"c"]

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pika
 import pyarrow as pa
 import pytest
 from conformance_page import WHEN_RECORDING, is_recording, note_conformance
@@ -36,7 +37,13 @@ from penstock.commands.command_sender import send_command
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command
 from penstock.doctor.bindings import check_binding
-from penstock.errors import BindingError, ExternalSystemError, PenstockError, PlaceMissingError
+from penstock.errors import (
+    BindingError,
+    ExternalSystemError,
+    PenstockError,
+    PlaceMissingError,
+    RecordsLostError,
+)
 from penstock.jobs.settings import RunSettings
 from penstock.rabbitmq import rabbitmq_connections, rabbitmq_stream
 from penstock.rabbitmq.rabbitmq_queue import check_queue
@@ -284,6 +291,57 @@ def test_a_password_comes_from_a_file(node: RabbitNode, kind: str, tmp_path: Pat
     secret.unlink()
     with pytest.raises(BindingError, match="that file cannot be read"):
         (check_queue if kind == "queue" else check_stream)(found)  # type: ignore[operator]
+
+
+def read_to_end(folder: Path, uri: str) -> list[bytes]:
+    """Receive up to the end, and return how the bodies in the journal begin."""
+    with receiver(folder, uri, bounded=True) as receiving:
+        receiving.wait_for_end(threading.Event())
+    return [body[:2] for body in journaled(folder)]
+
+
+def test_messages_that_a_stream_has_deleted_are_no_gap(node: RabbitNode, tmp_path: Path) -> None:
+    """They end the run, or are passed over if the URI says so; who has read nothing begins at the first."""
+    limits = {"x-max-length-bytes": 400_000, "x-stream-max-segment-size-bytes": 100_000}
+    declare(node, "short-stream", **{"x-queue-type": "stream", **limits})
+    uri = uri_of(node, "short-stream", "?format=bytes")
+    publish(node, "short-stream", [b"00"])
+    assert read_to_end(tmp_path / "one", uri) == [b"00"]
+    for number in range(1, 50):
+        publish(node, "short-stream", [b"%02d" % number + bytes(30_000)])
+    with pytest.raises(RecordsLostError, match=r"has deleted the messages at the offsets 1 to \d+ before"):
+        read_to_end(tmp_path / "one", uri)
+    left = read_to_end(tmp_path / "one", uri + "&missing=skip")[1:]
+    assert left == [b"%02d" % number for number in range(50 - len(left), 50)]
+    assert 0 < len(left) < 49
+    assert read_to_end(tmp_path / "two", uri) == left
+
+
+def test_a_stream_that_is_created_again_is_another_one(node: RabbitNode, tmp_path: Path) -> None:
+    """Though it is as long as what was read of the old one."""
+    uri = uri_of(node, "again-stream", "?format=bytes")
+    declare(node, "again-stream", **{"x-queue-type": "stream"})
+    with receiver(tmp_path, uri) as receiving:
+        publish(node, "again-stream", [b"old"])
+        wait_until(lambda: journaled(tmp_path) == [b"old"])
+        with node.connect() as connection:
+            connection.channel().queue_delete("again-stream")
+        declare(node, "again-stream", **{"x-queue-type": "stream"})
+        publish(node, "again-stream", [b"new", b"newer"])
+        wait_until(lambda: receiving.error is not None)
+    assert "was read up to offset 1, and was deleted and created again" in str(receiving.error)
+    assert journaled(tmp_path) == [b"old"]
+
+
+def test_properties_that_the_client_cannot_decode_are_passed_over(node: RabbitNode, tmp_path: Path) -> None:
+    """An id that is not UTF-8; the times of headers are in the unit tests."""
+    declare(node, "odd-queue")
+    with node.connect() as connection:
+        properties = pika.BasicProperties(message_id=b"\xff", content_type=b"\xfe")
+        connection.channel().basic_publish("", "odd-queue", b"body", properties)
+    with receiver(tmp_path, uri_of(node, "odd-queue", "?format=bytes"), bounded=True) as receiving:
+        receiving.wait_for_end(threading.Event())
+    assert journaled(tmp_path) == [b"body"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

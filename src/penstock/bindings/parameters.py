@@ -190,6 +190,15 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Where a job without a checkpoint starts to read.",
     ),
     Parameter(
+        "missing",
+        ("rabbitmq-stream",),
+        SOURCE_ROLES,
+        ("fail", "skip"),
+        "fail",
+        "Whether messages that the stream has deleted before they were read end the run, or are passed over with a "
+        "warning.",
+    ),
+    Parameter(
         "max_records_per_batch",
         ("kafka",),
         SOURCE_ROLES,

@@ -405,6 +405,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
         format=known.get("format", "json"),
         start=known.get("start", "earliest" if uri.role == "control" else "latest"),
         create=known.get("create") == "true",
+        missing=known.get("missing", "fail"),
         registry=registry_of(known, uri.role),
         events=events_of(known, uri.role),
     )

@@ -240,6 +240,7 @@ class RabbitStreamBinding(MessageSettings):
     format: MessageFormat = "json"
     start: Start = "latest"
     create: bool = False
+    missing: Missing = "fail"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
-from penstock.records.schemas import arrow_type_of, without_none
+from penstock.records.nested_values import without_none
+from penstock.records.schemas import arrow_type_of
 from penstock.records.small_columns import cast_column
 from penstock.records.types import Field, RecordType
 from penstock.state.key_groups import check_key_type

@@ -9,7 +9,7 @@ from penstock.errors import JobDefinitionError
 from penstock.operators.functions import Context, ProcessFunction
 from penstock.operators.keys import KeySelector
 from penstock.operators.window_step import key_fields
-from penstock.records.schemas import without_none
+from penstock.records.nested_values import without_none
 from penstock.records.types import Field, RecordType, type_of_fields
 from penstock.state.folded_states import AggregateFunction, AggregatingState, ReducingState
 from penstock.state.state_spec import value_spec

@@ -18,8 +18,8 @@ from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction, result_record_type
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
+from penstock.records.nested_values import without_none
 from penstock.records.schemas import record_type as make_record_type
-from penstock.records.schemas import without_none
 from penstock.records.types import Field, RecordType, type_of_fields
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.state_spec import value_spec

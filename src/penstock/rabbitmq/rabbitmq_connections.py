@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ssl
+import struct
 from typing import Any, Final
 
 import pika
+import pika.data
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import (
     AMQPConnectionError,
+    AMQPError,
     ConnectionClosedByBroker,
     IncompatibleProtocolError,
     ProbableAccessDeniedError,
@@ -24,8 +27,26 @@ ANSWER_S: Final = 10.0
 """For how long an answer of the broker is awaited, in seconds."""
 NOT_FOUND: Final = 404
 _CONNECT_S: Final = 5.0
+_TABLE_SIZE: Final = struct.Struct(">I")
 _ACCESS_REFUSED: Final = 403
 _NOT_ALLOWED: Final = 530
+
+
+def _decode_table(encoded: bytes, offset: int) -> tuple[dict[str, Any], int]:
+    """Return a table, such as the headers of a message, and where it ends; an empty one for what pika cannot decode.
+
+    Nothing here reads the headers of others. A time in them that Python does not have would end the connection, and
+    again when the broker sends the message again.
+    """
+    try:
+        found: tuple[dict[str, Any], int] = _pika_decode_table(encoded, offset)
+        return found
+    except (ValueError, OverflowError, struct.error, AMQPError):
+        return {}, offset + _TABLE_SIZE.size + _TABLE_SIZE.unpack_from(encoded, offset)[0]
+
+
+_pika_decode_table: Final[Any] = pika.data.decode_table
+pika.data.decode_table = _decode_table
 
 
 def connection_parameters(binding: QueueBinding | ExchangeBinding) -> Any:

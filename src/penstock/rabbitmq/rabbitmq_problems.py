@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import ExchangeBinding, QueueBinding, RabbitStreamBinding
-from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
+from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError, RecordsLostError
 
 __all__ = ["Problems", "password_of"]
 
@@ -94,6 +94,21 @@ class Problems:
             f"{self._stream}: the {self._what} on {self._host} ends at offset {end}, but was read up to "
             f"{position} before, so it lost records or was created again. Start with a new checkpoint to read "
             "it from its beginning."
+        )
+
+    def created_again(self, position: int) -> BindingError:
+        """Return the error when the stream has other messages than were read from it."""
+        return BindingError(
+            f"{self._stream}: the {self._what} on {self._host} was read up to offset {position}, and was deleted and "
+            "created again. Start with a new checkpoint to read it from its beginning."
+        )
+
+    def deleted(self, position: int, first: int) -> RecordsLostError:
+        """Return the error when the stream has deleted messages before they were read."""
+        return RecordsLostError(
+            f"{self._stream}: the {self._what} on {self._host} has deleted the messages at the offsets {position} to "
+            f"{first - 1} before they were read. To continue at the first that is left, add missing=skip to the URI "
+            "and start the job again. To keep messages for longer, raise the limits of the stream."
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +26,11 @@ from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.sinks.message_parts import ORIGIN_HEADER
 from penstock.sinks.publishing_sink import OutgoingMessage
 
-__all__ = ["RabbitPublisher", "check_exchange", "content_type"]
+__all__ = ["RabbitPublisher", "check_exchange", "content_type", "message_id"]
 
 _UNDER_WAY: Final = 2_000
 _PERSISTENT: Final = 2
+_MAX_ID_BYTES: Final = 255
 _OF_BYTES: Final = "application/octet-stream"
 _CONTENT_TYPES: Final = {
     "json": "application/json",
@@ -43,6 +45,17 @@ def content_type(binding: ExchangeBinding) -> str:
     """Return the content type of the messages of a sink."""
     # A body that names its schema in a registry has bytes before its Avro, JSON or protobuf.
     return _OF_BYTES if binding.registry is not None else _CONTENT_TYPES[binding.format]
+
+
+def message_id(origin: str | None) -> str | None:
+    """Return the id of a message for its origin: a digest of it where AMQP has no room for the whole.
+
+    >>> message_id("lineage/readings/00000/17/0"), len(message_id(300 * "x"))
+    ('lineage/readings/00000/17/0', 64)
+    """
+    if origin is None or len(origin.encode()) <= _MAX_ID_BYTES:
+        return origin
+    return hashlib.blake2b(origin.encode(), digest_size=32).hexdigest()
 
 
 class RabbitPublisher:
@@ -104,7 +117,7 @@ class RabbitPublisher:
             properties = pika.BasicProperties(
                 content_type=content_type(binding),
                 delivery_mode=_PERSISTENT,
-                message_id=message.origin,
+                message_id=message_id(message.origin),
                 headers=None if message.origin is None else {ORIGIN_HEADER: message.origin},
             )
             self._newest_tag += 1
@@ -153,7 +166,8 @@ class RabbitPublisher:
 
     def _on_return(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:  # noqa: ARG002  # the signature is pika's
         """Note which message has no queue. It is still confirmed, behind this."""
-        message = (method.routing_key, body, properties.message_id)
+        origin = (properties.headers or {}).get(ORIGIN_HEADER)
+        message = (method.routing_key, body, origin)
         for tag, row in self._under_way.items():
             # Of equal messages all go the same way, and in the order in which they were sent.
             if tag not in self._unroutable and self._waiting[row] == message:

@@ -171,7 +171,11 @@ class _QueueConnection:
 
         def on_message(channel: Any, delivery: Any, properties: Any, body: bytes) -> None:  # noqa: ARG001  # the signature is pika's
             self._came = True
-            take(_Message(delivery.delivery_tag, body, properties.message_id, delivery.redelivered))
+            message_id = properties.message_id
+            if isinstance(message_id, bytes):
+                # pika leaves what is not UTF-8 as bytes.
+                message_id = message_id.decode(errors="surrogateescape")
+            take(_Message(delivery.delivery_tag, body, message_id, delivery.redelivered))
 
         def on_cancel(frame: Any) -> None:  # noqa: ARG001  # the signature is pika's
             self._cancelled = True

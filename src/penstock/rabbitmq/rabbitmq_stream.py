@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 import time
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from rstream import AMQPMessage, schema
 from rstream.client import Client
@@ -47,6 +48,7 @@ _READING: Final = 0
 _PROBE: Final = 1
 _PUBLISHING: Final = 0
 _OFFSET: Final = struct.Struct("<q")
+_log: Final = logging.getLogger("penstock.sources")
 
 _T = TypeVar("_T")
 
@@ -87,6 +89,7 @@ class StreamReceiver(Receiver["_StreamConnection"]):
         super().__init__(binding.stream, journal, bounded=bounded)
         self._binding = binding
         self._durable = behind_last_offset(journal.notes())
+        self._newest: _Chunk | None = None
         self._behind_since_s: float | None = None
 
     def _connect(self) -> _StreamConnection:
@@ -94,7 +97,10 @@ class StreamReceiver(Receiver["_StreamConnection"]):
 
     def _receive(self, connection: _StreamConnection) -> None:
         end = connection.end()
-        position = self._start(end)
+        first = connection.first()
+        if self._newest is not None and not connection.still_has(self._newest):
+            raise Problems(self._binding).created_again(self._newest.offset + 1)
+        position = self._kept(first, self._start(end, first))
         if self._bounded and position >= end:
             return
         group = Group(self._journal, _MAX_RECORDS)
@@ -105,16 +111,32 @@ class StreamReceiver(Receiver["_StreamConnection"]):
                 if offset >= position and not (self._bounded and offset >= end):
                     group.add(message_body(message), _OFFSET.pack(offset))
                     position = offset + 1
+                    self._newest = connection.chunk(offset)
             if not group.wait_s:
                 group.commit()
                 self._durable = position
         group.commit()
         self._durable = position
 
-    def _start(self, end: int) -> int:
+    def _kept(self, first: int, position: int) -> int:
+        """Return a position, or the first that the stream still has if it has deleted what comes before.
+
+        Raises RecordsLostError unless the binding says to continue.
+        """
+        if first <= position:
+            return position
+        problem = Problems(self._binding).deleted(position, first)
+        if self._binding.missing != "skip":
+            raise problem
+        _log.warning("%s The stream continues.", problem, extra={"stream": self._stream})
+        self._journal.append([], _OFFSET.pack(first - 1))
+        self._durable = first
+        return first
+
+    def _start(self, end: int, first: int) -> int:
         """Return where to resume: after what is in the journal, else where the binding says."""
         if self._durable is None:
-            start = 0 if self._binding.start == "earliest" else end
+            start = first if self._binding.start == "earliest" else end
             # The start is kept, so that messages that arrive before the first is journaled are not skipped.
             self._journal.append([], _OFFSET.pack(start - 1))
             self._durable = start
@@ -135,6 +157,14 @@ def behind_last_offset(notes: Iterable[bytes]) -> int | None:
     return None if note is None else int(_OFFSET.unpack_from(note, len(note) - _OFFSET.size)[0]) + 1
 
 
+class _Chunk(NamedTuple):
+    """A chunk that has the message at an offset: the offset of its first message, and the broker's time for it."""
+
+    offset: int
+    first: int
+    timestamp: int
+
+
 class _StreamConnection:
     """A connection to a stream, with its own event loop that runs only inside its methods; a context manager.
 
@@ -146,6 +176,7 @@ class _StreamConnection:
         self._problems = Problems(binding)
         self._clients: list[Client] = []
         self._frames: list[schema.Deliver] = []
+        self._unpacked: schema.Deliver | None = None
         self._failure = ""
         self._came = asyncio.Event()
         self._came_s = time.monotonic()
@@ -166,7 +197,26 @@ class _StreamConnection:
 
     def end(self) -> int:
         """Return the offset after the last message that is in the stream now."""
-        return self._run(self._end())
+        found = self._run(self._probe(schema.OffsetSpec.from_params(OffsetType.LAST, None)))
+        return 0 if found is None else int(found.chunk_first_offset + found.num_records)
+
+    def first(self) -> int:
+        """Return the offset of the first message that the stream still has; 0 if it has none."""
+        found = self._run(self._probe(schema.OffsetSpec.from_params(OffsetType.FIRST, None)))
+        return 0 if found is None else int(found.chunk_first_offset)
+
+    def chunk(self, offset: int) -> _Chunk:
+        """Return the chunk of the message that was passed on last, which is at an offset."""
+        assert self._unpacked is not None
+        return _Chunk(offset, self._unpacked.chunk_first_offset, self._unpacked.timestamp)
+
+    def still_has(self, chunk: _Chunk) -> bool:
+        """Return whether a chunk is where it was; True as well if the stream has deleted it."""
+        spec = schema.OffsetSpec.from_params(OffsetType.OFFSET, chunk.offset)
+        found = self._run(self._probe(spec))
+        if found is None or found.chunk_first_offset > chunk.offset:
+            return True
+        return bool((found.chunk_first_offset, found.timestamp) == (chunk.first, chunk.timestamp))
 
     def subscribe(self, offset: int) -> None:
         """Have the broker send what is in the stream from an offset on."""
@@ -181,6 +231,7 @@ class _StreamConnection:
         self._run(self._wait(timeout_s))
         frames, self._frames = self._frames, []
         for frame in frames:
+            self._unpacked = frame
             yield from enumerate(self._unpack(frame), frame.chunk_first_offset)
         if frames:
             self._came_s = time.monotonic()
@@ -248,16 +299,17 @@ class _StreamConnection:
         self._failure = str(reason) or type(reason).__name__
         self._came.set()
 
-    async def _end(self) -> int:
-        await self._subscribe(_PROBE, schema.OffsetSpec.from_params(OffsetType.LAST, None), credit=1)
-        # The broker sends the last chunk before it handles the next request, so with the answer the chunk is here.
+    async def _probe(self, place: schema.OffsetSpec) -> schema.Deliver | None:
+        """Return the chunk at a place; None if there is none."""
+        await self._subscribe(_PROBE, place, credit=1)
+        # The broker sends the chunk before it handles the next request, so with the answer the chunk is here.
         client = self._clients[-1]
         await client.unsubscribe(_PROBE)
         await client.stream_exists(self._binding.name)
         await asyncio.sleep(0)
-        ends = [f.chunk_first_offset + f.num_records for f in self._frames if f.subscription_id == _PROBE]
+        found = [frame for frame in self._frames if frame.subscription_id == _PROBE]
         self._frames.clear()
-        return max(ends, default=0)
+        return found[-1] if found else None
 
     async def _subscribe(self, number: int, start: schema.OffsetSpec, credit: int = _CHUNKS_AHEAD) -> None:
         name = self._binding.name

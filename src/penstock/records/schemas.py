@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import types
 import typing
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError
 from penstock.records.ddl import DdlParser
+from penstock.records.nested_values import without_none
 from penstock.records.protobuf_types import ProtobufSource, of_protobuf
 from penstock.records.types import SCALARS, Field, RecordType, struct_class
 
@@ -27,7 +27,6 @@ __all__ = [
     "arrow_type_of",
     "record_type",
     "versioned",
-    "without_none",
 ]
 
 
@@ -120,6 +119,7 @@ def arrow_type_of(python_type: Any, inside: tuple[type, ...] = ()) -> pa.DataTyp
     if isinstance(python_type, type) and (
         dataclasses.is_dataclass(python_type) or issubclass(python_type, msgspec.Struct)
     ):
+        _check_plain(python_type)
         return pa.struct(list(_of_class(python_type, inside).schema))
     raise SchemaError(
         f"the type {python_type!r} cannot be stored. Use bool, int, float, str, bytes, datetime, date, Decimal, Enum, "
@@ -127,13 +127,16 @@ def arrow_type_of(python_type: Any, inside: tuple[type, ...] = ()) -> pa.DataTyp
     )
 
 
-def without_none(hint: Any) -> tuple[Any, bool]:
-    """Return a type hint without its `| None`, and whether it had one."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        if len(args) == 1 and len(args) < len(typing.get_args(hint)):
-            return args[0], True
-    return hint, False
+def _check_plain(kind: type) -> None:
+    """Raise SchemaError for a Struct within records that is not stored by the names of its fields."""
+    if not issubclass(kind, msgspec.Struct):
+        return
+    is_renamed = any(field.encode_name != field.name for field in msgspec.structs.fields(kind))
+    if is_renamed or kind.__struct_config__.array_like:
+        option = "rename" if is_renamed else "array_like"
+        raise SchemaError(
+            f"the Struct {kind.__name__} within records has {option}=, and cannot be stored. Leave the option out."
+        )
 
 
 VERSION_FIELD: Final = pa.field("control_version", pa.int64())

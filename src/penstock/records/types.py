@@ -23,7 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.records.exact_values import check_exact
+from penstock.records.nested_values import Completion, builtins_of, completion_of, unreadable_rows
 from penstock.records.small_columns import FEW, column_of
+from penstock.records.year_bounds import BEYOND, beyond_years
 
 __all__ = [
     "SCALARS",
@@ -49,29 +52,6 @@ SCALARS: Final[dict[Any, pa.DataType]] = {
     dt.date: pa.date32(),
     decimal.Decimal: pa.decimal128(38, 18),
 }
-
-_BEYOND: Final = "beyond the years 1 to 9999"
-
-
-def _beyond_years(column: pa.Array) -> pa.BooleanArray | None:
-    """Return a mask of the times in a column that Python cannot represent; None if there are none."""
-    years = _years(column.type)
-    if years is None:
-        return None
-    beyond = pc.or_(pc.less(column, years[0]), pc.greater(column, years[1])).fill_null(False)
-    return beyond if beyond.true_count else None
-
-
-@functools.cache
-def _years(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """Return the first and last value of a type that Python can represent; None for types that are not times."""
-    # Created on first use, because Arrow imports pandas to create them.
-    if kind.equals(SCALARS[dt.date]):
-        return pa.scalar(dt.date.min, kind), pa.scalar(dt.date.max, kind)
-    if kind.equals(SCALARS[dt.datetime]):
-        first, last = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
-        return pa.scalar(first, kind), pa.scalar(last, kind)
-    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +87,7 @@ def python_values(column: pa.Array) -> list[Any]:
         # NumPy's tolist is several times faster than Arrow's, and exact for these types.
         return typing.cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
     # By default Arrow returns maps as lists of pairs. Without maps that default is much faster.
-    as_dicts: Any = {"maps_as_pydicts": "strict"} if pa.types.is_nested(column.type) else {}
+    as_dicts: Any = {"maps_as_pydicts": "lossy"} if pa.types.is_nested(column.type) else {}
     return typing.cast("list[Any]", column.to_pylist(**as_dicts))
 
 
@@ -169,19 +149,36 @@ class Field:
             if self.enum is not None:
                 values = _enum_values(values)
             elif pa.types.is_nested(self.arrow_type):
-                values = msgspec.to_builtins(list(values), builtin_types=_BUILTIN, order="deterministic")
+                values = builtins_of(values)
+                if self._complete is not None:
+                    for value in values:
+                        self._complete(value, False)
                 # Arrow accepts any value of the right shape; reject one that cannot be converted back for user code.
                 msgspec.convert(values, self._checked_list)
             column = column_of(values, self.arrow_type)
+            check_exact(values, column)
             if self.members is not None and not self.members.issuperset(values):
                 self._check_members(values)
-            if _beyond_years(column) is not None:
-                raise ValueError(f"it lies {_BEYOND}")
+            if beyond_years(column) is not None:
+                raise ValueError(f"it lies {BEYOND}")
         except Exception as e:  # values come from user code, and may raise anything on access
             raise SchemaError(f"field {self.name!r} ({self.arrow_type}) cannot hold a value: {e}") from e
         if check and not self.nullable and column.null_count:
             raise SchemaError(f"field {self.name!r} has no value and is not optional")
         return column
+
+    @functools.cached_property
+    def _complete(self) -> Completion | None:
+        return completion_of(self.python_type)
+
+    def complete(self, values: Iterable[Any]) -> None:
+        """Give records within values, which are dictionaries of others, the names and defaults of their classes.
+
+        It changes them in place.
+        """
+        if self._complete is not None:
+            for value in values:
+                self._complete(value, True)
 
     @functools.cached_property
     def _checked_list(self) -> Any:
@@ -196,8 +193,8 @@ class Field:
                 self._check_members(pc.unique(column).to_pylist())
             except ValueError as e:
                 raise SchemaError(f"field {self.name!r} cannot hold a value: {e}") from None
-        if _beyond_years(column) is not None:
-            raise SchemaError(f"field {self.name!r} cannot hold a value: it lies {_BEYOND}")
+        if beyond_years(column) is not None:
+            raise SchemaError(f"field {self.name!r} cannot hold a value: it lies {BEYOND}")
 
     def _check_members(self, values: Iterable[Any]) -> None:
         assert self.members is not None
@@ -220,7 +217,6 @@ def _enum_values(values: Iterable[Any]) -> list[Any]:
 
 
 _enum_value: Final = operator.attrgetter("_value_")
-_BUILTIN: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
 
 
 class RecordType:
@@ -307,11 +303,14 @@ class RecordType:
             columns.append(f.to_arrow(values, check=check))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def missing(self, batch: pa.RecordBatch, *, allow_nan: bool) -> npt.NDArray[np.str_] | None:
+    def missing(
+        self, batch: pa.RecordBatch, *, allow_nan: bool, unchecked: bool = False
+    ) -> npt.NDArray[np.str_] | None:
         """Return for each row why it is not a valid record ("" when it is), or None when all rows are valid.
 
         A row is invalid when a field that is not nullable is null, when a float is NaN and NaN is not allowed, or when
-        a time is outside Python's range.
+        a time is outside Python's range. In columns that are `unchecked`, since no Python values were in them yet, also
+        when user code could not read what is nested in a field.
         """
         reasons: npt.NDArray[Any] | None = None
         for f in self.fields:
@@ -329,10 +328,14 @@ class RecordType:
                     bad = np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
                     if bad.any():
                         reasons = _note(reasons, bad, f"field {f.name!r} is NaN")
-            beyond = _beyond_years(column)
+            beyond = beyond_years(column)
             if beyond is not None:
                 bad = beyond.to_numpy(zero_copy_only=False)
-                reasons = _note(reasons, bad, f"field {f.name!r} lies {_BEYOND}")
+                reasons = _note(reasons, bad, f"field {f.name!r} lies {BEYOND}")
+            if unchecked and pa.types.is_nested(f.arrow_type):
+                for row, why in unreadable_rows(column, f.python_type, f.to_python).items():
+                    bad = np.arange(len(column)) == row
+                    reasons = _note(reasons, bad, f"field {f.name!r} cannot be read: {why}")
         return reasons
 
 

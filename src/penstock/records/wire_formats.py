@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
 from penstock.records.json_lines import JsonLines
+from penstock.records.nested_values import folded, matching_names
+from penstock.records.protobuf_columns import check_field, fitted, panics_as_errors, with_default
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.small_columns import FEW, cast_column, column_of
 from penstock.records.types import RecordType, concat_batches, rows_where
@@ -31,7 +33,6 @@ __all__ = [
     "ProtobufFormat",
     "decode_non_null",
     "decode_pieces",
-    "folded",
     "format_of",
     "join_lines",
     "reject_invalid",
@@ -122,9 +123,14 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
-    """Move rows that decode but are not valid records (missing values, NaN) to `bad`."""
-    reasons = record_type.missing(decoded.batch, allow_nan=allow_nan)
+def reject_invalid(
+    decoded: Decoded, record_type: RecordType, allow_nan: bool, *, unchecked: bool = False
+) -> Decoded:
+    """Move rows that decode but are not valid records (missing values, NaN) to `bad`.
+
+    Columns are `unchecked` if they were not made of values of Python, so that what is nested in them may not fit.
+    """
+    reasons = record_type.missing(decoded.batch, allow_nan=allow_nan, unchecked=unchecked)
     if reasons is None:
         return decoded
     good = reasons == ""
@@ -239,11 +245,6 @@ class BytesFormat:
         return batch.column(0).cast(pa.binary())
 
 
-def folded(name: str) -> str:
-    """Return a name without case and underscores, so that `sensor_id` matches `sensorID`."""
-    return name.replace("_", "").lower()
-
-
 class ProtobufFormat:
     """Protobuf messages, converted by ptars directly between wire bytes and Arrow columns.
 
@@ -261,16 +262,21 @@ class ProtobufFormat:
         return ProtobufFormat, (self._type, self._source, self._allow_nan)
 
     def _match_fields(self) -> list[str]:
-        wire = {folded(name): name for name in self._wire_schema.names}
         names = []
-        for field in self._type.fields:
-            if folded(field.name) not in wire:
+        found = matching_names(self._type.field_names, self._wire_schema.names)
+        for field, name in zip(self._type.fields, found, strict=True):
+            if name is None:
                 raise SchemaError(
                     f"The protobuf message {self._source.full_name} has no field for {self._type.name}.{field.name}; "
                     f"its fields are {', '.join(self._wire_schema.names)}."
                 )
-            names.append(wire[folded(field.name)])
+            check_field(self._wire_field(name), self._wire_schema.field(name).type, field)
+            names.append(name)
         return names
+
+    def _wire_field(self, name: str) -> Any:
+        """Return the descriptor of a field of the message."""
+        return self._source.descriptor().fields_by_name[name]
 
     @functools.cached_property
     def _handler(self) -> Any:
@@ -278,7 +284,11 @@ class ProtobufFormat:
 
         descriptor = self._source.descriptor()
         config = PtarsConfig(enum_repr="string", timestamp_unit="us")
-        return HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
+        try:
+            with panics_as_errors():
+                return HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
+        except ValueError as e:
+            raise SchemaError(f"The protobuf message {self._source.full_name} cannot be used: {e}.") from None
 
     @functools.cached_property
     def _wire_schema(self) -> pa.Schema:
@@ -291,16 +301,17 @@ class ProtobufFormat:
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
         decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
-        return reject_invalid(decoded, self._type, self._allow_nan)
+        return reject_invalid(decoded, self._type, self._allow_nan, unchecked=True)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
-        wire = self._handler.array_to_record_batch(raw)
+        with panics_as_errors():
+            wire = self._handler.array_to_record_batch(raw)
         columns = []
         for field, name in zip(self._type.fields, self._wire_names, strict=True):
-            column = wire.column(name)
+            column = with_default(wire.column(name), self._wire_field(name))
             if field.enum is not None:
                 column = self._read_table(field.name, name).translate(column, f"enum {name!r}")
-            columns.append(cast_column(column, field.arrow_type))
+            columns.append(fitted(column, field))
         return pa.RecordBatch.from_arrays(columns, schema=self._type.schema)
 
     @functools.cache  # noqa: B019  # a format lives as long as its worker
@@ -339,7 +350,8 @@ class ProtobufFormat:
                 column = self._write_table(field.name, name).translate(column, f"field {field.name!r}")
             columns.append(cast_column(column, wire_field.type))
         wire = pa.RecordBatch.from_arrays(columns, schema=self._wire_schema)
-        encoded: pa.Array = self._handler.record_batch_to_array(wire)
+        with panics_as_errors():
+            encoded: pa.Array = self._handler.record_batch_to_array(wire)
         return encoded
 
 

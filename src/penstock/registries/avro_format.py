@@ -16,7 +16,8 @@ from penstock.errors import BindingError, SchemaError
 from penstock.records.types import CustomColumnCodec, RecordType, concat_batches, python_values
 from penstock.records.wire_formats import Decoded, decode_pieces
 from penstock.registries.avro_columns import columns_of, fitting
-from penstock.registries.avro_schemas import check_items, schema_text, wire_names
+from penstock.registries.avro_nesting import Nesting, nesting_of
+from penstock.registries.avro_schemas import schema_text, wire_names
 from penstock.registries.field_defaults import NO_DEFAULT, default_of
 from penstock.registries.framed_messages import HEADER, MAGIC, FramedMessages, merged, schema_of
 from penstock.registries.registry_client import RegistryClient
@@ -42,8 +43,9 @@ def check_installed(stream: str) -> None:
 class _Reader:
     """A decoder of what one registered schema describes."""
 
-    def __init__(self, schema: Any, record_type: RecordType) -> None:
+    def __init__(self, schema: Any, record_type: RecordType, nesting: Nesting | None) -> None:
         self._schema: Final = schema
+        self._nesting: Final = nesting
         self._type: Final = record_type
         self._names: Final = wire_names(record_type, schema)
         kinds = {field["name"]: field["type"] for field in schema["fields"]}
@@ -119,6 +121,8 @@ class _Reader:
         end = 0
         for message in messages:
             begin, end = end + HEADER.size, end + len(message)
+            if self._nesting is not None:
+                self._nesting(message, HEADER.size)
             seek(begin)
             try:
                 records.append(schemaless_reader(body, schema, None))
@@ -139,6 +143,7 @@ class _Reader:
         values = [record[name] for record in records]
         if self._has_uuid[place]:
             values = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
+        field.complete(values)
         return field.to_arrow(values, check=False)
 
     def _default(self, place: int, count: int) -> pa.Array:
@@ -190,9 +195,11 @@ class AvroFormat:
         return self._messages.decode(raw)
 
     def _reader(self, schema_id: int) -> _Reader:
-        return _Reader(self._parsed(schema_id), self._type)
+        schema, named = self._parsed(schema_id)
+        return _Reader(schema, self._type, nesting_of(schema, named))
 
-    def _parsed(self, schema_id: int) -> Any:
+    def _parsed(self, schema_id: int) -> tuple[Any, dict[str, Any]]:
+        """Return a schema, and all types that have names in it and in those that it refers to."""
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException
 
@@ -201,9 +208,7 @@ class AvroFormat:
             named: dict[str, Any] = {}
             for _, text in found.references:
                 parse_schema(json.loads(text), named_schemas=named)
-            schema = json.loads(found.text)
-            check_items(schema)
-            return parse_schema(schema, named_schemas=named)
+            return parse_schema(json.loads(found.text), named_schemas=named), named
         except (SchemaParseException, ValueError, TypeError, KeyError) as e:
             raise SchemaError(f"{type(e).__name__}: {e}") from e
 

@@ -9,9 +9,10 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import SchemaError
+from penstock.records.nested_values import matching_names
 from penstock.records.types import Field, RecordType
 
-__all__ = ["check_items", "schema_text", "wire_names"]
+__all__ = ["schema_text", "wire_names"]
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -81,39 +82,12 @@ def _type_of(kind: pa.DataType, path: str) -> Any:
     raise SchemaError(f"The field {path!r} is of type {kind}, which Avro does not have.")
 
 
-def _fold(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
 def wire_names(record_type: RecordType, schema: Any) -> list[str | None]:
     """Return for each field the name of the field in a schema that has its value; None if the schema has none.
 
-    Names match as they are, or else without case and underscores. Raises SchemaError unless the schema is a record.
+    Names match as they are, or else without case and underscores. Raises SchemaError unless the schema is a record, and
+    when several of its fields match one.
     """
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise SchemaError("the schema is not that of a record")
-    names = [field["name"] for field in schema["fields"]]
-    folded = {_fold(name): name for name in names}
-    return [name if name in names else folded.get(_fold(name)) for name in record_type.field_names]
-
-
-def check_items(schema: Any) -> None:
-    """Raise SchemaError for arrays whose items take no bytes, since a few bytes can say that there are billions."""
-    if isinstance(schema, list):
-        for branch in schema:
-            check_items(branch)
-    elif isinstance(schema, dict):
-        if schema.get("type") == "array" and _takes_no_bytes(schema.get("items")):
-            raise SchemaError("it has an array whose items take no bytes")
-        for nested in (schema.get("type"), schema.get("items"), schema.get("values")):
-            check_items(nested)
-        for field in schema.get("fields", ()):
-            check_items(field)
-
-
-def _takes_no_bytes(schema: Any) -> bool:
-    if not isinstance(schema, dict):
-        return bool(schema == "null")
-    if schema.get("type") == "record":
-        return all(_takes_no_bytes(field.get("type")) for field in schema.get("fields", ()))
-    return schema.get("type") == "null" or (schema.get("type") == "fixed" and not schema.get("size"))
+    return matching_names(record_type.field_names, [field["name"] for field in schema["fields"]])

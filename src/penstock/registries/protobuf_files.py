@@ -15,6 +15,7 @@ from penstock.registries.registry_client import RegisteredSchema
 __all__ = [
     "SERIALIZED",
     "MessageFiles",
+    "check_finite",
     "file_text",
     "index_bytes",
     "indexes_of",
@@ -99,20 +100,19 @@ class MessageFiles:
         package = [self._main.package] if self._main.package else []
         source = ProtobufSource(".".join([*package, *names]), self._files)
         try:
-            descriptor = source.descriptor()
+            source.descriptor()
         except (TypeError, KeyError) as e:
             raise SchemaError(f"its descriptors do not fit together ({e})") from e
-        _check_finite(descriptor, ())
         return source
 
 
-def _check_finite(message: Any, around: tuple[str, ...]) -> None:
+def check_finite(message: Any, around: tuple[str, ...]) -> None:
     """Raise SchemaError when a message contains itself, since it would have no end as columns."""
     if message.full_name in around:
         raise SchemaError(f"the message {message.full_name} contains itself, which cannot be columns")
     for field in message.fields:
         if field.message_type is not None:
-            _check_finite(field.message_type, (*around, message.full_name))
+            check_finite(field.message_type, (*around, message.full_name))
 
 
 def _parsed(text: str) -> Any:

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.records.nested_values import matching_names
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType, type_of_fields
-from penstock.records.wire_formats import Decoded, Format, ProtobufFormat, folded, format_of
+from penstock.records.wire_formats import Decoded, Format, ProtobufFormat, format_of
 from penstock.registries.field_defaults import NO_DEFAULT, default_of
 from penstock.registries.framed_messages import (
     HEADER,
@@ -29,6 +30,7 @@ from penstock.registries.proto_compiler import compiled, is_text
 from penstock.registries.protobuf_files import (
     SERIALIZED,
     MessageFiles,
+    check_finite,
     file_text,
     index_bytes,
     indexes_of,
@@ -49,8 +51,13 @@ class _MessageReader:
 
     def __init__(self, source: ProtobufSource, record_type: RecordType, *, allow_nan: bool) -> None:
         self._type: Final = record_type
-        there = {folded(name) for name in source.descriptor().fields_by_name}
-        present = [field for field in record_type.fields if folded(field.name) in there]
+        message = source.descriptor()
+        names = matching_names(record_type.field_names, message.fields_by_name)
+        present = [field for field, name in zip(record_type.fields, names, strict=True) if name is not None]
+        for name in filter(None, names):
+            # ptars has no end of columns for a message within itself, and leaves out the others where nobody asks.
+            if (inner := message.fields_by_name[name].message_type) is not None:
+                check_finite(inner, (message.full_name,))
         if not present:
             raise SchemaError(f"the message {source.full_name} has no field of {record_type.name}")
         self._defaults: Final = {

@@ -23,6 +23,8 @@ __all__ = ["RegisteredSchema", "RegistryClient", "UnknownSchemaError", "get_clie
 _TIMEOUT_S: Final = 10.0
 _SHOWN: Final = 200
 _MAX_REFERENCES: Final = 100
+# Confluent's codes for a subject, a version and a schema that do not exist.
+_NOT_THERE: Final = (40401, 40402, 40403)
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
@@ -51,6 +53,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class _Problem(msgspec.Struct, frozen=True):
+    error_code: int = 0
     message: str = ""
 
 
@@ -91,7 +94,7 @@ class RegistryClient:
             if schema_id not in self._known:
                 query = f"?format={form}" if form else ""
                 answer = self._answer("GET", f"/schemas/ids/{schema_id}{query}")
-                if answer.status_code == HTTPStatus.NOT_FOUND:
+                if self._is_unknown(answer):
                     raise UnknownSchemaError(f"the registry {self._registry.url} has no schema {schema_id}")
                 found = self._parsed(answer, _Schema)
                 texts: dict[tuple[str, str, int], str] = {}
@@ -110,7 +113,7 @@ class RegistryClient:
                 raise UnknownSchemaError(f"the schema refers to more than {_MAX_REFERENCES} others")
             subject = urllib.parse.quote(reference.subject, safe="")
             answer = self._answer("GET", f"/subjects/{subject}/versions/{reference.version}{query}")
-            if answer.status_code == HTTPStatus.NOT_FOUND:
+            if self._is_unknown(answer):
                 raise UnknownSchemaError(
                     f"the registry {self._registry.url} has no version {reference.version} of {reference.subject!r}, "
                     "which the schema refers to"
@@ -179,6 +182,22 @@ class RegistryClient:
             )
         return answer
 
+    def _is_unknown(self, answer: httpx.Response) -> bool:
+        """Return whether the registry says that it does not have what was asked for.
+
+        Raises ExternalSystemError when a 404 is not the registry's: that of a proxy whose registry is away must not
+        make dead letters of all messages.
+        """
+        if answer.status_code != HTTPStatus.NOT_FOUND:
+            return False
+        if _problem(answer).error_code in _NOT_THERE:
+            return True
+        raise ExternalSystemError(
+            f"Stream {self._stream!r}: what answers at {self._registry.url} is no schema registry, or not at this path "
+            f"(404: {_why(answer)}). Correct registry= in the URI, or wait until the registry is back; when the job is "
+            "started again, it continues where it was."
+        )
+
     def _login(self) -> tuple[str, str] | None:
         if self._registry.user is None:
             return None
@@ -213,9 +232,12 @@ def _posted(text: str, kind: str, references: Sequence[Mapping[str, Any]]) -> by
     return msgspec.json.encode(body)
 
 
-def _why(answer: httpx.Response) -> str:
+def _problem(answer: httpx.Response) -> _Problem:
     try:
-        why = msgspec.json.decode(answer.content, type=_Problem).message
-    except msgspec.MsgspecError:
-        why = ""
-    return (why or answer.text)[:_SHOWN].strip() or answer.reason_phrase
+        return msgspec.json.decode(answer.content, type=_Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _Problem()
+
+
+def _why(answer: httpx.Response) -> str:
+    return (_problem(answer).message or answer.text)[:_SHOWN].strip() or answer.reason_phrase

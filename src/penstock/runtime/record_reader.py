@@ -110,12 +110,12 @@ class StreamReader:
     ) -> tuple[Records, list[DeadLetter]]:
         """Return the records of a source that has decoded them, and dead letters for those with NaN or no value."""
         records = Records(batch, self.node.name, chunk.partition, chunk.offsets, None, chunk.keys)
-        reasons = self.node.record_type.missing(batch, allow_nan=self.node.allow_nan)
+        kind = self.node.record_type
+        reasons = kind.missing(batch, allow_nan=self.node.allow_nan, unchecked=True)
         if reasons is None:
             return records, letters
         letters += [
-            records.dead_letter(int(row), str(reasons[row]), self.node.record_type)
-            for row in np.flatnonzero(reasons != "")
+            records.dead_letter(int(row), str(reasons[row]), kind) for row in np.flatnonzero(reasons != "")
         ]
         return records.take(np.flatnonzero(reasons == "")), letters
 

@@ -33,7 +33,7 @@ from penstock.sinks.kafka_producers import (
     transaction_timeout_s,
 )
 from penstock.sinks.message_parts import Messages, hashes_of, headers_of, keys_of
-from penstock.sinks.message_sizes import MessageLimit, limit_of, oversized, with_limit
+from penstock.sinks.message_sizes import MessageLimit, keyless, limit_of, oversized, with_limit
 from penstock.sinks.outgoing_messages import OutgoingMessages
 from penstock.sinks.requests_in_flight import with_requests
 
@@ -104,7 +104,7 @@ class KafkaSink:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """Records encoded as messages, without those that exceed a limit."""
+    """Records encoded as messages, without those that the topic does not take."""
 
     binding: KafkaBinding
     encoder: Encoder
@@ -114,7 +114,7 @@ class _Encoded:
     def messages(
         self, batch: pa.RecordBatch, keys: pa.Array | None, origin: RecordOrigin | None
     ) -> tuple[Messages, list[Rejection]]:
-        """Return the messages that are not too large, and the records of the others."""
+        """Return the messages that the topic takes, and the records of the others."""
         values = self.encoder.encode(batch)
         found = Messages(
             values,
@@ -122,16 +122,17 @@ class _Encoded:
             headers_of(self.binding, batch, self.context, origin),
             hashes_of(self.binding, batch, keys),
         )
-        max_bytes = self.limit.max_bytes
+        max_bytes, topic = self.limit.max_bytes, self.binding.topic
         sizes = oversized(values, found.keys, max_bytes, found.headers)
-        if not sizes:
+        reasons = keyless(self.limit, found.keys, len(values), topic)
+        reasons |= {row: self.limit.reason(size, topic) for row, size in sizes.items()}
+        if not reasons:
             return found, []
-        topic = self.binding.topic
         rejections = [
-            Rejection(row, self.limit.reason(size, topic), values[row].as_py(), max_bytes)
-            for row, size in sizes.items()
+            Rejection(row, reason, values[row].as_py() or b"", max_bytes)
+            for row, reason in sorted(reasons.items())
         ]
-        return found.filter(pa.array([row not in sizes for row in range(len(values))])), rejections
+        return found.filter(pa.array([row not in reasons for row in range(len(values))])), rejections
 
 
 class _PlainTask(SendingTask):

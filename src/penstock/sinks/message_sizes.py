@@ -24,10 +24,11 @@ from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_cli
 from penstock.errors import ExternalSystemError
 from penstock.sinks.message_parts import Headers
 
-__all__ = ["MessageLimit", "limit_of", "oversized", "with_limit"]
+__all__ = ["MessageLimit", "keyless", "limit_of", "oversized", "with_limit"]
 
 _SETTING: Final = "message.max.bytes"
 _TOPIC_SETTING: Final = "max.message.bytes"
+_CLEANUP_SETTING: Final = "cleanup.policy"
 # librdkafka's default, and the least and the most that it accepts.
 _DEFAULT_BYTES: Final = 1_000_000
 _RANGE: Final = (1_000, 1_000_000_000)
@@ -48,10 +49,14 @@ _VARINT_BOUNDS: Final = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])
 
 
 class MessageLimit(msgspec.Struct, frozen=True):
-    """The limits of a topic (`max.message.bytes`) and its producer (`message.max.bytes`), None where unknown."""
+    """The limits of a topic (`max.message.bytes`) and its producer (`message.max.bytes`), None where unknown.
+
+    `needs_keys` says that the topic is compacted, so that its brokers refuse a message without a key.
+    """
 
     topic: int | None = None
     producer: int | None = None
+    needs_keys: bool = False
 
     @property
     def max_bytes(self) -> int:
@@ -82,15 +87,16 @@ def limit_of(binding: KafkaBinding, settings: Mapping[str, Any]) -> MessageLimit
     asked = ConfigResource(ResourceType.TOPIC, binding.topic)
     try:
         (found,) = admin.describe_configs([asked], request_timeout=ANSWER_TIMEOUT_S).values()
-        topic = int(found.result(ANSWER_TIMEOUT_S + 1)[_TOPIC_SETTING].value)
+        told = found.result(ANSWER_TIMEOUT_S + 1)
+        topic, is_compacted = int(told[_TOPIC_SETTING].value), "compact" in told[_CLEANUP_SETTING].value
     except KafkaException as e:
         if e.args[0].code() not in _NOT_TOLD:
             raise ExternalSystemError(
                 f"Stream {binding.stream!r}: the broker {binding.servers} does not report the settings of the topic "
                 f"{binding.topic!r} ({errors.after(e.args[0])}). Start the job again when the broker is healthy."
             ) from e
-        topic = None
-    return MessageLimit(topic, None if given is None else int(given))
+        topic, is_compacted = None, False
+    return MessageLimit(topic, None if given is None else int(given), is_compacted)
 
 
 def with_limit(binding: KafkaBinding, limit: MessageLimit) -> KafkaBinding:
@@ -98,6 +104,22 @@ def with_limit(binding: KafkaBinding, limit: MessageLimit) -> KafkaBinding:
     most = str(min(max(limit.max_bytes, _RANGE[0]), _RANGE[1]))
     own = {_SETTING: most, "batch.size": str(min(limit.max_bytes, _BATCH_BYTES))}
     return replace(binding, client={**own, **binding.client})
+
+
+def keyless(limit: MessageLimit, keys: pa.Array | None, count: int, topic: str) -> dict[int, str]:
+    """Return why some of so many messages are not written, by their rows: they have no key, and need one.
+
+    >>> list(keyless(MessageLimit(needs_keys=True), pa.array([b"a", None]), 2, "t"))
+    [1]
+    """
+    if not limit.needs_keys:
+        return {}
+    rows = range(count) if keys is None else np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
+    reason = (
+        f"The message has no key, and the topic {topic!r} is compacted (cleanup.policy), so it takes none without. "
+        "Name a field that always has a value with key= in the URI."
+    )
+    return {int(row): reason for row in rows}
 
 
 def oversized(

@@ -13,6 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import SchemaError
+from penstock.records.exact_values import infinities
+from penstock.records.nested_values import mixes_times
+from penstock.records.shown_values import shown_values
 from penstock.records.types import Field
 
 __all__ = ["Cells", "cast_cells", "missing_cells", "parse_cells"]
@@ -35,7 +39,9 @@ class Cells:
         kind = self.field.enum.__name__ if self.field.enum is not None else str(self.field.arrow_type)
         return [
             f"field {self.field.name!r}: {_format_value(value)} is not of type {kind}" if bad else ""
-            for value, bad in zip(self.source.take(places).to_pylist(), self.bad[rows].tolist(), strict=True)
+            for value, bad in zip(
+                shown_values(self.source.take(places)), self.bad[rows].tolist(), strict=True
+            )
         ]
 
 
@@ -62,15 +68,27 @@ def cast_cells(source: pa.Array, field: Field) -> Cells:
 def _cast_all(column: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
+        # Files may have text that is not UTF-8, which Arrow finds only when it is asked to.
+        column.validate(full=True)
     if column.type == target:
         return column
+    if mixes_times(column.type, target):
+        raise pa.ArrowNotImplementedError("numbers are no times")
     # Nanoseconds are truncated to the microseconds that records hold; no other conversion may lose anything.
-    return column.cast(options=pc.CastOptions(target_type=target, allow_time_truncate=True))
+    found = column.cast(options=pc.CastOptions(target_type=target, allow_time_truncate=True))
+    if pa.types.is_float32(target) and infinities(found) > infinities(column):
+        raise ValueError("a number is too large for 32 bits")
+    return found
 
 
 def parse_cells(source: pa.Array, field: Field) -> Cells:
     """Convert a column of CSV cells (binary) to its field's type."""
     target = field.arrow_type
+    if pa.types.is_nested(target):
+        decoder = msgspec.json.Decoder(field.python_type)
+        column, bad = _fit(source, target, lambda part: _nested(part, field, decoder))
+        return Cells(column, bad, source, field)
     convert = _text_all if pa.types.is_string(target) else lambda part: _parse_all(part, target)
     column, bad = _fit(source, target, convert)
     return _members_only(Cells(column, bad, source, field))
@@ -93,6 +111,7 @@ def _text_all(cells: pa.Array) -> pa.Array:
     return cells.cast(pa.string())
 
 
+_INFINITE: Final = r"^\s*[+-]?(?i:inf|infinity)\s*$"
 _HAS_ZONE: Final = r"(?:[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 
 
@@ -100,11 +119,12 @@ def _parse_all(cells: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert CSV cells to a type other than str. Raises one of _CAST_ERRORS when one does not fit."""
     if pa.types.is_binary(target):
         return _each(cells, target, lambda cell: base64.b64decode(cell, validate=True))
-    if pa.types.is_nested(target):
-        return _each(cells, target, msgspec.json.decode)
     text = cells.cast(pa.string())
     found = _as_it_is(text, target)
-    return _tidied(text, target).cast(target) if found is None else found
+    found = _tidied(text, target).cast(target) if found is None else found
+    if infinities(found) > pc.match_substring_regex(text, _INFINITE).true_count:
+        raise ValueError("a number is too large")
+    return found
 
 
 def _as_it_is(text: pa.Array, target: pa.DataType) -> pa.Array | None:
@@ -117,7 +137,7 @@ def _as_it_is(text: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 def _tidied(text: pa.Array, target: pa.DataType) -> pa.Array:
     """Return cells in the form that Arrow reads: trimmed, null if empty, without a plus, times with a zone."""
-    text = pc.utf8_trim_whitespace(text)
+    text = pc.ascii_trim_whitespace(text)
     text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
     if pa.types.is_integer(target) or pa.types.is_decimal(target):
         text = pc.replace_substring_regex(text, r"^\+", "")
@@ -128,6 +148,15 @@ def _tidied(text: pa.Array, target: pa.DataType) -> pa.Array:
         zoned = pc.or_(date_only, pc.match_substring_regex(text, _HAS_ZONE))
         text = pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", ""))
     return text
+
+
+def _nested(cells: pa.Array, field: Field, decoder: Any) -> pa.Array:
+    """Return JSON in cells as the nested values of a field. Raises ValueError when one does not fit."""
+    try:
+        values = [None if cell is None else decoder.decode(cell) for cell in cells.to_pylist()]
+        return field.to_arrow(values, check=False)
+    except (SchemaError, RecursionError) as e:
+        raise ValueError(str(e)) from None
 
 
 def _each(cells: pa.Array, target: pa.DataType, parse: Any) -> pa.Array:
@@ -187,6 +216,9 @@ def _without_hopeless(source: pa.Array, target: pa.DataType) -> tuple[pa.Array, 
         if pattern is not None:
             blank = pc.match_substring_regex(source, r"^\s*$")
             hopeful = pc.or_(pc.match_substring_regex(source, pattern), blank)
+    elif pa.types.is_floating(source.type) and pa.types.is_floating(target):
+        fits = pc.is_finite(source.cast(target, safe=False))
+        hopeful = pc.or_(fits, pc.invert(pc.is_finite(source)))
     elif _is_number(source.type) and _is_number(target):
         # A number fits when it survives conversion there and back.
         back = source.cast(target, safe=False).cast(source.type, safe=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import io
 from typing import Any, Final
 
@@ -25,6 +26,36 @@ def compression_of(path: str) -> str | None:
     >>> compression_of("readings-1.jsonl")
     """
     return next((codec for ending, codec in _CODECS.items() if path.endswith(ending)), None)
+
+
+class _Bz2Stream:
+    """The content of bzip2 streams, one behind the other. Arrow fails at a stream of nothing."""
+
+    def __init__(self, segment: Any) -> None:
+        self._segment: Final = segment
+        self._expander: bz2.BZ2Decompressor | None = None
+
+    def read(self, size: int) -> bytes:
+        """Return up to so many bytes; none at the end. Raises OSError for damage."""
+        while True:
+            given = b""
+            if self._expander is None or self._expander.eof:
+                given = (self._expander.unused_data if self._expander else b"") or self._segment.read(
+                    _PIECE_BYTES
+                )
+                if not given:
+                    return b""
+                self._expander = bz2.BZ2Decompressor()
+            elif self._expander.needs_input and not (given := self._segment.read(_PIECE_BYTES)):
+                raise OSError("Truncated compressed stream")
+            if found := self._expander.decompress(given, size):
+                return found
+
+    def readinto(self, buffer: Any) -> int:
+        """Read up to as many bytes as a buffer takes, and return how many there were."""
+        found = self.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 class _ExpandedFile(io.RawIOBase):
@@ -77,6 +108,8 @@ class _ExpandedFile(io.RawIOBase):
 
     def _expanded(self) -> Any:
         segment = self._file.get_stream(0, self._end)
+        if self._codec == "bz2":
+            return _Bz2Stream(segment)
         return pa.CompressedInputStream(segment, self._codec) if self._end else segment
 
     def _before_damage(self, piece: memoryview) -> int:

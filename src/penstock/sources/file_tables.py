@@ -15,15 +15,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from penstock.bindings.types import PLAIN_CSV, CsvDialect
+from penstock.records.shown_values import shown_values
 from penstock.records.types import Field, RecordType, empty_like, rows_where
 from penstock.sources.base import BadRecord, SourceChunk
 from penstock.sources.cells import Cells, cast_cells, missing_cells, parse_cells
 from penstock.sources.compressed_files import ExpandedContent
 from penstock.sources.file_errors import UnreadableFileError, is_of_system
+from penstock.sources.last_lines import last_line
 from penstock.sources.lines import int64_array
 
 __all__ = ["CsvFile", "parquet_rows", "read_csv", "read_parquet", "table_chunk"]
@@ -72,6 +75,7 @@ def _parquet_batches(
     wanted = [name for name in record_type.field_names if name in file.schema_arrow.names]
     if not wanted and file.metadata.num_rows:
         raise UnreadableFileError(_no_fields(record_type, file.schema_arrow.names), 0)
+    _check_once(file.schema_arrow.names, wanted)
     groups, position = _row_groups(file.metadata, start, end)
     for batch in file.iter_batches(_CHUNK_ROWS, row_groups=groups, columns=wanted, use_threads=False):
         low, high = max(start - position, 0), min(end - position, len(batch))
@@ -113,7 +117,10 @@ def table_chunk(
     cells = [cells_of(field) for field in record_type.fields]
 
     def raw(rows: pa.Array) -> list[bytes]:
-        return [msgspec.json.encode(row, enc_hook=str) for row in table.take(rows).to_pylist()]
+        found = table.take(rows)
+        columns = [shown_values(column) for column in found.columns]
+        named = (dict(zip(found.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
+        return [msgspec.json.encode(row, enc_hook=str) for row in named]
 
     return _chunk(cells, partition, offsets, record_type, raw)
 
@@ -144,15 +151,17 @@ def read_csv(file: CsvFile, partition: str, record_type: RecordType) -> Iterator
     """
     done = read = 0
     try:
-        header = _csv_header(file, record_type)
-        if header is None:
+        found = _csv_header(file, record_type)
+        if found is None:
             return
+        header, header_rows = found
         places = {name: place for place, name in enumerate(header)}
         if not places.keys() & set(record_type.field_names):
             raise UnreadableFileError(_no_fields(record_type, header), 0)
-        layout = _CsvLayout(header, places, file.dialect, record_type)
+        _check_once(header, record_type.field_names)
+        layout = _CsvLayout(header, header_rows, places, file.dialect, record_type)
         for is_typed in _WAYS:
-            rows = _SkippedRows(file.dialect)
+            rows = _SkippedRows(file.dialect, header_rows)
             try:
                 for number, block in enumerate(_csv_blocks(file, layout, rows, is_typed=is_typed)):
                     if number < read:
@@ -179,8 +188,8 @@ def read_csv(file: CsvFile, partition: str, record_type: RecordType) -> Iterator
         raise UnreadableFileError(f"The CSV file cannot be read after row {done}: {e}", done) from e
 
 
-def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
-    """Return the names of the columns, or None when there are no rows."""
+def _csv_header(file: CsvFile, record_type: RecordType) -> tuple[list[str], int] | None:
+    """Return the names of the columns, and behind how many rows the records begin; None when there are none."""
     dialect = file.dialect
     # The reader decodes more than the header, so invalid UTF-8 after it must pass here.
     with (
@@ -191,25 +200,26 @@ def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
             found = text.read(1)
             if not found:
                 _raise_early_end(content)
-            return list(record_type.field_names) if found else None
+            return (list(record_type.field_names), 0) if found else None
         rows = csv.reader(
             text,
             delimiter=dialect.delimiter,
             quotechar=dialect.quote or None,
             quoting=csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE,
         )
-        header = next(filter(None, rows), None)
+        number, header = next(((number, row) for number, row in enumerate(rows, 1) if row), (0, None))
         if header is None or next(rows, None) is None:
             _raise_early_end(content)
             return None
-        return [name.encode("utf-8", "surrogateescape").decode().strip() for name in header]
+        return [name.encode("utf-8", "surrogateescape").decode().strip() for name in header], number
 
 
 @dataclass(frozen=True)
 class _CsvLayout:
-    """The columns of a CSV file, the index of each name, the dialect, and the record type of its rows."""
+    """The columns of a CSV file, where its records begin, the index of each name, the dialect, and the record type."""
 
     header: Sequence[str]
+    header_rows: int
     places: Mapping[str, int]
     dialect: CsvDialect
     record_type: RecordType
@@ -262,9 +272,41 @@ def _csv_blocks(
             held = _CsvBlock(table, offsets, early)
         if _early_end(content) is not None:
             held = _without_last_row(held, rows)
+        open_row = None
+        if held is not None and not rows.left and _ends_in_quotes(file, layout, held, is_typed=is_typed):
+            open_row = held.offsets[-1]
+            held = _without_last_row(held, rows)
         if held is not None:
             yield held
         _raise_early_end(content)
+    if open_row is not None:
+        raise UnreadableFileError(
+            f"A quote that is opened in row {open_row} of the CSV file is not closed, so that row and what follows it "
+            "are not read.",
+            0,
+        )
+
+
+def _ends_in_quotes(file: CsvFile, layout: _CsvLayout, block: _CsvBlock, *, is_typed: bool) -> bool:
+    """Return whether the last row of a plain file, after its last block, goes on to the end of the file in quotes.
+
+    A reader takes all other rows there for text of that row. Its last line then has no quote, and is not the last row.
+    """
+    quote = layout.dialect.quote.encode()
+    line = last_line(file.path) if quote and file.expanded is None and len(block.table) else None
+    if line is None or quote in line:
+        return False
+    alone = dataclasses.replace(layout, header_rows=0)
+    skipped = _SkippedRows(layout.dialect, 0)
+    try:
+        with _open_csv(pa.BufferReader(line), alone, skipped, is_typed=is_typed) as reader:
+            [found] = reader.read_all().combine_chunks().to_batches() or [block.table[:0]]
+    except pa.ArrowInvalid:
+        # As a row of its own it would have been refused.
+        return True
+    # As texts, in which NaN equals itself.
+    rows = [str(list(map(shown_values, table.columns))) for table in (found, block.table[-1:])]
+    return bool(skipped.left) or rows[0] != rows[1]
 
 
 def _without_last_row(block: _CsvBlock | None, rows: _SkippedRows) -> _CsvBlock | None:
@@ -300,7 +342,7 @@ def _open_csv(
             use_threads=False,
             block_size=_CSV_BLOCK_BYTES,
             column_names=names,
-            skip_rows_after_names=1 if dialect.header else 0,
+            skip_rows_after_names=layout.header_rows,
         ),
         parse_options=pa.csv.ParseOptions(
             delimiter=dialect.delimiter,
@@ -323,8 +365,9 @@ def _open_csv(
 class _SkippedRows:
     """The rows that Arrow has skipped, since they have too many or too few values."""
 
-    def __init__(self, dialect: CsvDialect) -> None:
+    def __init__(self, dialect: CsvDialect, header_rows: int) -> None:
         self.dialect = dialect
+        self._header_rows: Final = header_rows
         self.left: list[pa.csv.InvalidRow] = []
 
     def note(self, row: pa.csv.InvalidRow) -> str:
@@ -333,8 +376,8 @@ class _SkippedRows:
         return "skip"
 
     def _number(self, row: pa.csv.InvalidRow) -> int:
-        # Arrow counts the header as row 1.
-        return int(row.number) - 1 if self.dialect.header else int(row.number)
+        # Arrow counts the header, too.
+        return int(row.number) - self._header_rows
 
     def reached(self, done: int, count: int) -> list[pa.csv.InvalidRow]:
         """Take the rows that come before the last of the next `count` good rows."""
@@ -383,6 +426,9 @@ def _csv_cells(table: pa.RecordBatch, field: Field, layout: _CsvLayout) -> Cells
     column = table.column(str(layout.places[field.name]))
     if pa.types.is_binary(column.type):
         return parse_cells(column, field)
+    if pa.types.is_floating(column.type) and pc.is_inf(column).true_count:
+        # As text it tells whether it is infinite, or too large a number.
+        return Cells(column, np.ones(len(column), bool), column, field)
     return Cells(column, None, column, field)
 
 
@@ -421,6 +467,17 @@ def _chunk(
         for why, offset, text in zip(reasons, offsets[rows].tolist(), raw(places), strict=True)
     ]
     return SourceChunk(partition, int64_array(offsets[~bad]), batch=rows_where(batch, ~bad), bad=records)
+
+
+def _check_once(header: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise UnreadableFileError when a file has several columns of the same name, of which one is wanted."""
+    twice = next((name for name in wanted if header.count(name) > 1), None)
+    if twice is not None:
+        raise UnreadableFileError(
+            f"The file has {header.count(twice)} columns named {twice!r}, so it does not say which of them is the "
+            "field. Rename all but one.",
+            0,
+        )
 
 
 def _no_fields(record_type: RecordType, found: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -79,6 +80,7 @@ class GatheredMessages:
         self._timestamps: list[int] = []
         self._times: list[SourceTimes | None] = []
         self._headers: list[tuple[str, list[Any]]] = [(name, []) for name in self._wanted.headers]
+        self._unread: list[int] = []
         self._size = 0
 
     def add(self, messages: list[Any]) -> Iterator[SourceChunk]:
@@ -110,13 +112,24 @@ class GatheredMessages:
 
     def _add_headers(self, messages: Sequence[Any]) -> None:
         columns = [(name, column.append) for name, column in self._headers]
+        counted = self._headers[0][1]
+        waiting = map(_HEADERS, messages)
+        is_done = False
         # The client makes a list of pairs for each message, and collections would cost twice as much as these.
         with no_cyclic_collection():
-            for headers in map(_HEADERS, messages):
-                # The last header of a name counts.
-                found = dict(headers) if headers else _NO_HEADERS
-                for name, append in columns:
-                    append(found.get(name))
+            while not is_done:
+                try:
+                    for headers in waiting:
+                        # The last header of a name counts.
+                        found = dict(headers) if headers else _NO_HEADERS
+                        for name, append in columns:
+                            append(found.get(name))
+                    is_done = True
+                except (SystemError, UnicodeDecodeError):
+                    # The client has no names that are not UTF-8, and goes on with the next message.
+                    self._unread.append(len(counted))
+                    for _, append in columns:
+                        append(None)
 
     def rest(self) -> Iterator[SourceChunk]:
         """Yield the remaining messages as a chunk, if there are any."""
@@ -124,7 +137,7 @@ class GatheredMessages:
             wanted = self._wanted
             values = self._values[0] if len(self._values) == 1 else pa.concat_arrays(self._values)
             headers = {name: pa.array(column, pa.binary()) for name, column in self._headers}
-            yield SourceChunk(
+            chunk = SourceChunk(
                 self._partition,
                 pa.array(np.concatenate(self._offsets), pa.int64()),
                 raw=values if wanted.events is None else wanted.events.structured(values, headers),
@@ -133,7 +146,31 @@ class GatheredMessages:
                 headers=headers,
                 times=SourceTimes.merged(self._times),
             )
+            yield _without(chunk, self._unread) if self._unread else chunk
         self._begin()
+
+
+def _without(chunk: SourceChunk, rows: Sequence[int]) -> SourceChunk:
+    """Return a chunk with some of its messages as bad records, since their headers cannot be read."""
+    raw = chunk.raw
+    assert raw is not None
+    reason = "The headers of the message cannot be read: the name of one is not UTF-8."
+    bad = [
+        BadRecord(reason, chunk.partition, chunk.offsets[row].as_py(), raw[row].as_py() or b"")
+        for row in rows
+    ]
+    kept = np.ones(len(raw), bool)
+    kept[rows] = False
+    mask = pa.array(kept)
+    return dataclasses.replace(
+        chunk,
+        offsets=chunk.offsets.filter(mask),
+        raw=raw.filter(mask),
+        keys=None if chunk.keys is None else chunk.keys.filter(mask),
+        timestamps=None if chunk.timestamps is None else chunk.timestamps.filter(mask),
+        headers={name: column.filter(mask) for name, column in chunk.headers.items()},
+        bad=bad,
+    )
 
 
 def missing_chunk(name: str, topic: str, number: int, start: int, end: int) -> SourceChunk:

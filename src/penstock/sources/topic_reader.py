@@ -200,7 +200,7 @@ class TopicReader:
                 waiting.at = taken[-1].offset() + 1
                 gathered = GatheredMessages(name, self._wanted)
                 chunks = [*gathered.add(taken), *gathered.rest()]
-                ends = [chunk.offsets[-1].as_py() + 1 for chunk in chunks]
+                ends = list(map(_end_of, chunks))
                 for chunk, end in zip(chunks, ends, strict=True):
                     found.append((Split(name, "", start, end), chunk))
                     start = end
@@ -408,6 +408,12 @@ def _lost_text(binding: KafkaBinding, place: TopicPartition, start: int, first: 
         "that is left anew, take a savepoint of the checkpoint (penstock savepoint), and start the job from it with a "
         "new checkpoint, --from-savepoint and --no-positions."
     )
+
+
+def _end_of(chunk: SourceChunk) -> int:
+    """Return the offset behind the last message of a chunk, which may be a bad one."""
+    last: list[int] = chunk.offsets[-1:].to_pylist()
+    return max([*last, *(bad.offset for bad in chunk.bad)]) + 1
 
 
 _readers: OrderedDict[Any, TopicReader] = OrderedDict()

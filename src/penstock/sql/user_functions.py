@@ -12,7 +12,8 @@ import pyarrow as pa
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.expressions.called_functions import SqlFunction
 from penstock.expressions.sql_functions import FUNCTIONS
-from penstock.records.schemas import arrow_type_of, without_none
+from penstock.records.nested_values import without_none
+from penstock.records.schemas import arrow_type_of
 from penstock.records.types import Field
 from penstock.sql.relations import Expressions
 from penstock.sql.sql_dialect import WINDOW_FUNCTIONS

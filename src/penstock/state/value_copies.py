@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from penstock.errors import SchemaError
-from penstock.records.schemas import arrow_type_of, without_none
+from penstock.records.nested_values import without_none
+from penstock.records.schemas import arrow_type_of
 
 __all__ = ["Copier", "copier_of"]
 

@@ -301,6 +301,17 @@ def test_a_registry_that_is_away_is_no_dead_letter() -> None:
         AvroFormat(record_type(Reading), client(registry)).decode(raw)
 
 
+@pytest.mark.parametrize("content", [{"error_code": 404, "message": "HTTP 404 Not Found"}, "no such backend"])
+def test_a_404_that_is_not_the_registry_s_is_no_dead_letter(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    """A proxy answers so while the registry behind it is away, and all messages would be dead letters."""
+    monkeypatch.setattr(registry, "answer", lambda *_: (404, content))
+    raw = column(message(7, READING, {"sensor": "a", "celsius": 1.0}))
+    with pytest.raises(ExternalSystemError, match=r"is no schema registry, or not at this path \(404: "):
+        AvroFormat(record_type(Reading), client(registry)).decode(raw)
+
+
 def test_what_is_no_registry_is_named(registry: RegistryServer) -> None:
     registry.schemas[1] = {"text": "no schema"}
     with pytest.raises(ExternalSystemError, match="is not a schema registry with Confluent's API"):
@@ -317,3 +328,98 @@ def test_the_login_is_a_reference_that_is_never_shown(monkeypatch: pytest.Monkey
             client(registry, user="me", password="wrong-one").check()
     assert "wrong-one" not in str(refused.value)
     assert "wrong-one" not in repr(RegistryBinding("http://r", "me", "wrong-one"))
+
+
+@dataclasses.dataclass
+class Part:
+    part_size: int
+    count: int = 7
+    note: str | None = None
+
+
+@dataclasses.dataclass
+class Machine:
+    part: Part
+    parts: list[Part]
+
+
+def record(name: str, **fields: Any) -> dict[str, Any]:
+    """Return the schema of a record."""
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+
+def test_names_and_defaults_within_nested_records(registry: RegistryServer) -> None:
+    """As those of the fields themselves. The record could not be read in a step, so that a run failed for ever."""
+    part = record("Part", partSize="int", more="string")
+    schema = record("Machine", part=part, parts={"type": "array", "items": "Part"})
+    number = registry.register("t-value", schema)
+    value = {"partSize": 5, "more": "x"}
+    found = AvroFormat(record_type(Machine), client(registry)).decode(
+        column(message(number, schema, {"part": value, "parts": [value]}))
+    )
+    assert found.bad == []
+    assert record_type(Machine).objects(found.batch) == [Machine(Part(5), [Part(5)])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ddl", "value"),
+    [
+        ("long", "a TIMESTAMP", 1_700_000_000_000),
+        ("int", "a DATE", 19_000),
+        ("double", "a INT", 1.5),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+            "a INT",
+            decimal.Decimal("1.5"),
+        ),
+    ],
+)
+def test_a_value_of_another_kind_is_a_dead_letter(
+    registry: RegistryServer, kind: Any, ddl: str, value: Any
+) -> None:
+    """A number is no time, since nothing says what it counts, and no whole number if it is none."""
+    schema = record("R", a=kind)
+    number = registry.register("t-value", schema)
+    found = AvroFormat(record_type(ddl), client(registry)).decode(
+        column(message(number, schema, {"a": value}))
+    )
+    assert len(found.batch) == 0
+    assert "field 'a'" in found.bad[0][1]
+
+
+@pytest.mark.parametrize("levels", [400, 100_000])
+def test_a_message_nested_deep_does_not_end_the_process(registry: RegistryServer, levels: int) -> None:
+    """The reader calls itself for each level, until the process has no stack left."""
+    schema = record("R", n="int", tree=record("Node", left=["null", "Node"], right=["null", "Node"]))
+    number = registry.register("t-value", schema)
+    deep = struct.pack(">bI", 0, number) + b"\2" + b"\2" * levels + b"\0" * (levels + 2)
+    flat = message(number, schema, {"n": 2, "tree": {"left": None, "right": None}})
+    found = AvroFormat(record_type("n INT"), client(registry)).decode(column(deep, flat))
+    wanted = [1, 2] if levels < 500 else [2]
+    assert found.batch.column("n").to_pylist() == wanted
+    assert [reason for _, reason in found.bad] == [
+        "schema 1: the message is nested more than 1000 levels deep"
+    ] * (2 - len(wanted))
+
+
+def test_an_array_of_nothing_is_refused_also_by_its_name(registry: RegistryServer) -> None:
+    """A few bytes can say that there are billions."""
+    schema = record("R", e=record("E"), xs={"type": "array", "items": "E"}, n="int")
+    number = registry.register("t-value", schema)
+    found = AvroFormat(record_type("n INT"), client(registry)).decode(
+        column(struct.pack(">bI", 0, number) + b"\xfe\xff\xff\xff\xff\x0f\0\2")
+    )
+    assert "an array whose items take no bytes" in found.bad[0][1]
+
+
+def test_a_field_has_the_value_of_no_other_one(registry: RegistryServer) -> None:
+    """A name that is there counts for one field; of two that match one, neither does."""
+    schema = record("R", a_b="string")
+    number = registry.register("t-value", schema)
+    raw = column(message(number, schema, {"a_b": "x"}))
+    found = AvroFormat(record_type("a_b STRING, ab STRING"), client(registry)).decode(raw)
+    assert found.batch.to_pylist() == [{"a_b": "x", "ab": None}]
+    both = record("R", a_b="string", aB="string")
+    raw = column(message(registry.register("t-value", both), both, {"a_b": "x", "aB": "y"}))
+    found = AvroFormat(record_type("ab STRING"), client(registry)).decode(raw)
+    assert "'a_b' and 'aB' both match the field 'ab'" in found.bad[0][1]

@@ -168,7 +168,7 @@ def test_what_does_not_decode_is_bad_and_the_rest_is_not(registry: RegistryServe
 @pytest.mark.parametrize(
     ("text", "imported", "why"),
     [
-        ('syntax = "proto3"; message A { A a = 1; string sensor = 2; }', {}, "contains itself"),
+        ('syntax = "proto3"; message A { A room = 1; string sensor = 2; }', {}, "contains itself"),
         (
             'syntax = "proto3"; import "x.proto"; message A { X x = 1; }',
             {"x.proto": "message X {}"},
@@ -185,6 +185,70 @@ def test_a_file_that_cannot_be_columns_is_named(
     number = registry.register("t-value", serialized, schemaType="PROTOBUF")
     found = decoded(registry, Reading, struct.pack(">bI", 0, number) + b"\0")
     assert why in found.bad[0][1]
+
+
+def message_of(registry: RegistryServer, text: str, body: bytes) -> bytes:
+    """Return a message of the first type in a file, as Confluent's serializer writes it."""
+    number = registry.register("odd-value", text, schemaType="PROTOBUF")
+    return struct.pack(">bI", 0, number) + b"\0" + body
+
+
+@dataclasses.dataclass
+class Part:
+    part_size: int
+    count: int = 7
+
+
+@dataclasses.dataclass
+class Machine:
+    part: Part | None
+    parts: list[Part]
+
+
+def test_names_and_defaults_within_nested_messages(registry: RegistryServer) -> None:
+    """As those of the fields themselves: the class has a field that the message lacks, and another spelling."""
+    text = """syntax = "proto3"; message M { P part = 1; repeated P parts = 2; }
+        message P { int32 partSize = 1; uint64 more = 2; }"""
+    found = decoded(registry, Machine, message_of(registry, text, b"\x0a\x02\x08\x05\x12\x02\x08\x06"))
+    assert found.bad == []
+    assert record_type(Machine).objects(found.batch) == [Machine(Part(5), [Part(6)])]
+
+
+def test_a_message_within_itself_that_nobody_asks_for_is_left_out(registry: RegistryServer) -> None:
+    text = """syntax = "proto3"; import "google/protobuf/struct.proto";
+        message M { int32 a = 1; M inner = 2; google.protobuf.Struct more = 3; }"""
+    found = decoded(registry, "a INT", message_of(registry, text, b"\x08\x05\x12\x02\x08\x06\x1a\x00"))
+    assert found.batch.to_pylist() == [{"a": 5}]
+
+
+ODD = [
+    ("message M { double a = 1; }", "a FLOAT", b"\x09" + struct.pack("<d", 1e300), "too large for 32 bits"),
+    ("message M { int64 a = 1; }", "a TIMESTAMP", b"\x08\x05", "does not say in which unit"),
+    ("message M { N a = 1; } message N { int64 b = 1; }", "a STRUCT<b: DATE>", b"", "in which unit"),
+    ("message M { map<string, N> a = 1; } message N {int32 b = 1;}", "a MAP<STRING, STRUCT<b: INT>>",
+     b"\x0a\x03\x0a\x01k", "cannot be converted"),
+    ("message M { int32 aB = 1; int32 A_B = 2; }", "a_b INT", b"", "both match the field 'a_b'"),
+    ("message M { E a = 1; } enum E { C = 0; }", "a INT", b"\x08\x00", "Failed to parse string"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "ddl", "body", "why"), ODD)
+def test_what_the_converter_cannot_do_is_a_dead_letter(
+    registry: RegistryServer, text: str, ddl: str, body: bytes, why: str
+) -> None:
+    """It panics at some messages, which is no exception of Python's, and takes numbers for times."""
+    found = decoded(registry, ddl, message_of(registry, f'syntax = "proto3"; {text}', body))
+    assert len(found.bad) == 1
+    assert why in found.bad[0][1]
+
+
+def test_groups_are_refused_and_declared_defaults_count(registry: RegistryServer) -> None:
+    """Both are of proto2. A group came out as null, and so did the default."""
+    text = """syntax = "proto2"; message M { optional int32 a = 1 [default = 42]; optional E e = 3 [default = B];
+        optional group G = 2 { optional int32 z = 1; } } enum E { A = 0; B = 1; }"""
+    message = message_of(registry, text, b"\x13\x08\x05\x14")
+    assert decoded(registry, "a INT, e STRING", message).batch.to_pylist() == [{"a": 42, "e": "B"}]
+    assert "is a group" in decoded(registry, "a INT, g STRUCT<z: INT>", message).bad[0][1]
 
 
 @pytest.fixture

@@ -239,3 +239,11 @@ def test_bad_rows_of_a_dialect_are_shown_in_it(folder: Path) -> None:
         (3, b"1;2;3", "The row has 3 fields where the stream has 2."),
     ]
     assert [chunk.offsets.to_pylist() for chunk in chunks] == [[2, 4]]
+
+
+def test_streams_of_nothing_among_others(tmp_path: Path) -> None:
+    """Rotation compresses empty files, too, and `cat` puts them between others."""
+    for ending, pack in PACK.items():
+        path = tmp_path / f"f{ending}"
+        path.write_bytes(pack(b"") + pack(b"a\n") + pack(b"") + pack(b"b\n") + pack(b""))
+        assert read(path) == ([(0, b"a\n"), (2, b"b\n")], "", -1)

@@ -9,6 +9,7 @@ import decimal
 import enum
 import io
 import itertools
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -343,3 +344,88 @@ def test_a_csv_file_is_read_alike_typed_and_as_it_is(
 
 def _quoted(cell: str) -> str:
     return cell if cell == '""' or not set(cell) & set(',"') else '"' + cell.replace('"', '""') + '"'
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "reason"),
+    [
+        (b"\n\r\nt,s\nx,y\n", [(1, {"t": "x", "s": "y"})], ""),
+        (b"t,s,s\nx,y,z\n", [], "has 2 columns named 's'"),
+    ],
+)
+def test_header_lines_of_csv(tmp_path: Path, content: bytes, rows: Any, reason: str) -> None:
+    """Behind empty lines the header was a record; of two columns of a name, the last one counted."""
+    path = tmp_path / "f.csv"
+    path.write_bytes(content)
+    kind = record_type("t STRING, s STRING")
+    if reason:
+        with pytest.raises(UnreadableFileError, match=reason):
+            csv_rows(path, kind)
+    else:
+        assert csv_rows(path, kind) == (rows, [])
+
+
+@pytest.mark.parametrize("more", ["", "bad,2\n"])
+def test_a_number_too_large_is_no_infinity(tmp_path: Path, more: str) -> None:
+    """And what a cell means does not depend on other rows: a space that is none of ASCII's is never trimmed."""
+    path = tmp_path / "f.csv"
+    path.write_text(f"f,i\n1e400,1\n-inf,2\n1,3\u00a0\n{more}")
+    rows, bad = csv_rows(path, record_type("f DOUBLE, i INT"))
+    assert rows == [(2, {"f": float("-inf"), "i": 2})]
+    assert [one.offset for one in bad] == [1, 3, 4][: 2 + bool(more)]
+
+
+def test_parquet_values_that_records_cannot_have(tmp_path: Path) -> None:
+    """Numbers as times, text that is not UTF-8, numbers too large for a FLOAT: the other rows are read."""
+    text = pa.array([b"\xff", b"a"], pa.binary()).view(pa.string())
+    for column, ddl, why in (
+        (pa.array([1_700_000_000_000, None]), "a TIMESTAMP", "1700000000000 is not of type timestamp"),
+        (pa.array([1, None], pa.timestamp("us")), "a BIGINT", "is not of type int64"),
+        (text, "a STRING", r"is not of type string"),
+        (pa.array([1e300, 1.1]), "a FLOAT", r"1e\+300 is not of type float"),
+        (pa.array([{"x": 5}, None]), "a STRUCT<x: TIMESTAMP>", r"\{'x': 5\} is not of type struct"),
+    ):
+        pq.write_table(pa.table({"a": column}), tmp_path / "f.parquet")
+        (chunk,) = read_parquet(str(tmp_path / "f.parquet"), "p", 0, 2, record_type(ddl))
+        assert chunk.offsets.to_pylist() == [1]
+        assert re.search(why, chunk.bad[0].reason)
+
+
+def test_parquet_columns_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    pq.write_table(table, tmp_path / "f.parquet")
+    with pytest.raises(UnreadableFileError, match="has 2 columns named 'a'"):
+        list(read_parquet(str(tmp_path / "f.parquet"), "p", 0, 1, record_type("a INT")))
+
+
+@pytest.mark.parametrize("more", ["", "bad,,,x\n"])
+def test_a_quote_that_is_not_closed_takes_no_rows(tmp_path: Path, more: str) -> None:
+    """The rest of the file was text of one row. A row of several lines at the end is one all the same."""
+    path = tmp_path / "f.csv"
+    kind = record_type("i INT, d DATE, f DOUBLE, s STRING")
+    begin = f'i,d,f,s\n{more}1,,,"a\nb"\n'
+    path.write_text(f'{begin}2,,,"c\n3,,,d\n4,,,e\n')
+    with pytest.raises(UnreadableFileError, match=f"in row {3 if more else 2} of the CSV file is not closed"):
+        csv_rows(path, kind)
+    for last in ('2,,,"c\nd"', "2,0000-01-01,nan,c", "2,,,c\n\n", '2,,,c"d'):
+        path.write_text(begin + last)
+        chunks = list(read_csv(CsvFile(str(path)), "p", kind))
+        assert sum(len(chunk.offsets) for chunk in chunks) == 2
+
+
+def test_nested_cells_are_those_of_json(tmp_path: Path) -> None:
+    """With defaults and times; a number was a time and a whole number, and deep nesting ended each run again."""
+    path = tmp_path / "f.csv"
+    cells_of = (
+        '{"x": 1}', '{"x": 1.5}', '{"x": 1, "t": "2024-01-01T00:00:00Z"}', '{"x": 1, "t": 5}', "[" * 100_000, ""
+    )  # fmt: skip
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "k"], *([cell, 1] for cell in cells_of)])
+    rows, bad = csv_rows(path, record_type("a STRUCT<x: INT, t: TIMESTAMP>, k INT"))
+    time = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    assert [(number, row["a"]) for number, row in rows] == [
+        (1, {"x": 1, "t": None}),
+        (3, {"x": 1, "t": time}),
+        (6, None),
+    ]
+    assert [one.offset for one in bad] == [2, 4, 5]
