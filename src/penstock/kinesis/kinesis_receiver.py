@@ -99,13 +99,23 @@ class KinesisReceiver(Receiver[KinesisStream]):
                 f"Stream {self._stream!r}: the checkpoint has read the Kinesis stream {places.name!r}, and would "
                 f"continue in {self._binding.name!r}. Correct the URI, or give the stream another name in the job."
             )
-        if places is not None and places.created_ms != stream.created_ms:
+        self._require_same(stream)
+        return stream
+
+    def _require_same(self, stream: KinesisStream) -> None:
+        """Raise BindingError if a stream is not the one that was read before: its places say nothing of this one."""
+        if self._places is not None and self._places.created_ms != stream.created_ms:
             raise BindingError(
                 f"Stream {self._stream!r}: {self._binding.where} is not the stream that the checkpoint has read: it "
                 "was deleted and created again. Start with a new checkpoint, or give the stream another name in the "
                 "job."
             )
-        return stream
+
+    def _look(self, stream: KinesisStream) -> bool:
+        """Look at the shards again; return what `_discover` returns."""
+        stream.look()
+        self._require_same(stream)
+        return self._discover(stream)
 
     def _receive(self, connection: KinesisStream) -> None:
         self._begin(connection)
@@ -115,9 +125,8 @@ class KinesisReceiver(Receiver[KinesisStream]):
         try:
             while not self._stopping.is_set():
                 if time.monotonic() > looked_s + _LOOK_S:
-                    connection.look()
                     looked_s = time.monotonic()
-                    if self._discover(connection):
+                    if self._look(connection):
                         # Requests under way start at places that the stream no longer uses.
                         reading = _Reading()
                 self._open(connection, reading)
@@ -223,8 +232,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
                 del reading.open[one.shard.name]
         self._note(places, records, at_once=has_ended)
         if has_ended:
-            stream.look()
-            self._discover(stream)
+            self._look(stream)
 
     def _go_on(self, one: _OpenShard, read: ShardRead) -> None:
         """Decide when a shard is asked again."""
