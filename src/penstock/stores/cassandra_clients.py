@@ -136,6 +136,11 @@ def as_external(binding: CassandraBinding) -> Iterator[None]:
             raise BindingError(
                 f"{name}: the user may not use {binding.place} ({reason}). It needs SELECT and MODIFY on the table."
             ) from e
+        if "WRONG_VERSION_NUMBER" in reason:
+            raise BindingError(
+                f"{name}: {binding.address} does not answer with TLS ({reason}). Leave tls=true and the certificates "
+                "out of the URI, or correct the port."
+            ) from e
         if "CERTIFICATE" in reason.upper():
             raise BindingError(
                 f"{name}: the certificate of {binding.address} is not trusted ({reason}). Give the certificates to "

@@ -6,6 +6,7 @@ the request, each in as many digits. A write is refused where the item has a lat
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -43,6 +44,8 @@ _OWN: Final = (MARK, DELETED, EXPIRES)
 _KEPT_S: Final = 86_400
 _MAX_BYTES: Final = 400 << 10
 _PATIENCE_S: Final = 60.0
+# The service answers questions about tables for all jobs of an account together.
+_CHECKED_EVERY_S: Final = 5.0
 # Others write the same items at this moment.
 _CONFLICTS: Final = ("TransactionConflictException", "ReplicatedWriteConflictException")
 _CONDITION: Final = "attribute_not_exists(#m) OR NOT begins_with(#m, :s) OR #m <= :m"
@@ -160,13 +163,17 @@ class _ItemTask(RejectingTask):
         self._client: Final = kept_client(target.binding)
         self._sink: Final = target.sink(context.lineage)
         self._requests = 0
+        self._checked_s = -math.inf
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # the table has them
         refused: dict[int, str] = {}
         requests = self._requests_of(batch, refused)
         if requests:
             self._send(requests, refused)
-            if any(row in refused for row in requests):
+            if (
+                any(row in refused for row in requests)
+                and time.monotonic() > self._checked_s + _CHECKED_EVERY_S
+            ):
                 self._require_same_key()
         self._reject(refused, bodies_of(batch.select(self._target.names), self._target.encoder), _MAX_BYTES)
 
@@ -233,6 +240,7 @@ class _ItemTask(RejectingTask):
     def _require_same_key(self) -> None:
         """Raise unless the table has the key that it had at the start, so that a record is to blame for a refusal."""
         key = check_table(self._binding)
+        self._checked_s = time.monotonic()
         if list(key.items()) != list(self._target.key.items()):
             raise ExternalSystemError(
                 f"Sink {self._binding.stream!r}: {self._binding.where} was made anew since the start of this run, with "

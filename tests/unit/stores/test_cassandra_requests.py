@@ -11,7 +11,7 @@ from cassandra.cluster import NoHostAvailable
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.versioned_types import CassandraBinding
-from penstock.errors import ExternalSystemError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.cassandra_clients import as_external
 from penstock.stores.cassandra_requests import failed_requests
 
@@ -85,3 +85,5 @@ def test_what_the_client_says_without_reasons_is_a_sentence(error: Exception) ->
     assert isinstance(binding, CassandraBinding)
     with pytest.raises(ExternalSystemError, match="db1:9042 cannot be reached"), as_external(binding):
         raise error
+    with pytest.raises(BindingError, match="does not answer with TLS"), as_external(binding):
+        raise OSError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
