@@ -30,7 +30,7 @@ _NOTHING: Final = re.compile("(?!)")
 _MAX_BYTES: Final = 1 << 20
 _MAX_KEY: Final = 256
 _PATIENCE_S: Final = 60.0
-# The place of what is wrong in a request, before the end of the reason; its value stands at the beginning.
+# The place of what is wrong in a request, after its value, which may be long.
 _OF_A_RECORD: Final = re.compile(r"at 'records\.\d+\.member\.")
 _SHOWN: Final = 200
 
@@ -157,8 +157,9 @@ class _PutTask(RejectingTask):
             reason = " ".join(str(e).split())
             if is_throttling(e) or is_server_away(e):
                 return {one.row for one in taken}, reason
-            if error_code(e) == "ValidationException" and _OF_A_RECORD.search(reason):
-                return self._ask_halves(taken, reason, refused)
+            of_a_record = _OF_A_RECORD.search(reason)
+            if error_code(e) == "ValidationException" and of_a_record is not None:
+                return self._ask_halves(taken, reason[of_a_record.start() :], refused)
             with as_external(self._binding):
                 raise
         if not answer.get("FailedRecordCount"):
@@ -170,7 +171,7 @@ class _PutTask(RejectingTask):
     ) -> tuple[set[int], str]:
         """Put records of which Kinesis has refused one, and with it all, in halves; a single one is refused."""
         if len(taken) == 1:
-            refused[taken[0].row] = f"{self._binding.where} refuses it: {reason[-_SHOWN:]}"
+            refused[taken[0].row] = f"{self._binding.where} refuses it: a value {reason[:_SHOWN]}"
             return set(), ""
         half = len(taken) // 2
         first, why = self._ask(taken[:half], refused)
