@@ -106,6 +106,19 @@ def test_a_start_is_kept(kinesis: KinesisServer, tmp_path: Path) -> None:
     assert [int(one) for one in journaled(tmp_path)][-10:] == list(range(10, 20))
 
 
+def test_nothing_is_missed_after_the_start(kinesis: KinesisServer, tmp_path: Path) -> None:
+    """In none of many shards, whose first requests take a while."""
+    name = kinesis.create("many", 30)
+    kinesis.put(name, numbered(range(200)))
+    with receiver(tmp_path, kinesis.uri(name, "&start=latest")) as found:
+        kinesis.put(name, [(str(number), b"%d" % number) for number in range(200, 400)])
+        deadline = time.monotonic() + 20
+        while len(journaled(tmp_path)) < 200 and time.monotonic() < deadline:
+            assert found.error is None
+            time.sleep(0.05)
+    assert sorted(map(int, journaled(tmp_path))) == list(range(200, 400))
+
+
 def test_a_killed_receiver_goes_on_after_its_last_record(kinesis: KinesisServer, tmp_path: Path) -> None:
     """Whether it is killed before or after a block of the journal; shards are split meanwhile."""
     name = kinesis.create("killed", 2)
