@@ -29,6 +29,7 @@ from penstock.jobs.job_sinks import open_sink
 from penstock.kinesis import kinesis_receiver
 from penstock.records.schemas import record_type
 from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, Sink, TaskContext
+from penstock.stores import dynamo_sink
 from penstock.testing.connectors import SinkUnderTest, SourceUnderTest, StoredRecord, check_sink, check_source
 
 RECEIVING = Path(__file__).with_name("receiving_process.py")
@@ -105,6 +106,19 @@ def test_a_start_is_kept(kinesis: KinesisServer, tmp_path: Path) -> None:
     assert [int(one) for one in journaled(tmp_path)][-10:] == list(range(10, 20))
 
 
+def test_nothing_is_missed_after_the_start(kinesis: KinesisServer, tmp_path: Path) -> None:
+    """In none of many shards, whose first requests take a while."""
+    name = kinesis.create("many", 30)
+    kinesis.put(name, numbered(range(200)))
+    with receiver(tmp_path, kinesis.uri(name, "&start=latest")) as found:
+        kinesis.put(name, [(str(number), b"%d" % number) for number in range(200, 400)])
+        deadline = time.monotonic() + 20
+        while len(journaled(tmp_path)) < 200 and time.monotonic() < deadline:
+            assert found.error is None
+            time.sleep(0.05)
+    assert sorted(map(int, journaled(tmp_path))) == list(range(200, 400))
+
+
 def test_a_killed_receiver_goes_on_after_its_last_record(kinesis: KinesisServer, tmp_path: Path) -> None:
     """Whether it is killed before or after a block of the journal; shards are split meanwhile."""
     name = kinesis.create("killed", 2)
@@ -160,17 +174,26 @@ def test_records_that_may_be_deleted_are_an_error(
     assert len(journaled(tmp_path)) == 30
 
 
-def test_another_stream_of_the_same_name_is_refused(kinesis: KinesisServer, tmp_path: Path) -> None:
+def test_another_stream_of_the_same_name_is_refused(
+    kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, and while the job runs: iterators of the old one may go on in the new one, and not at its begin."""
+    monkeypatch.setattr(kinesis_receiver, "_LOOK_S", 2.0)
     name = kinesis.create("anew")
     receive(tmp_path, kinesis.uri(name))
-    kinesis.client.delete_stream(StreamName=name)
-    while name in kinesis.client.list_streams()["StreamNames"]:
-        time.sleep(0.05)
-    with pytest.raises(PlaceMissingError, match="does not exist"):
-        receive(tmp_path, kinesis.uri(name))
-    # Kinesalite tells when a stream was created to a second.
-    time.sleep(1)
-    kinesis.create(name)
+    with receiver(tmp_path, kinesis.uri(name, "&poll_ms=10000")) as running:
+        kinesis.client.delete_stream(StreamName=name)
+        while name in kinesis.client.list_streams()["StreamNames"]:
+            time.sleep(0.05)
+        with pytest.raises(PlaceMissingError, match="does not exist"):
+            receive(tmp_path / "other", kinesis.uri(name))
+        # Kinesalite tells when a stream was created to a second.
+        time.sleep(1)
+        kinesis.create(name)
+        deadline = time.monotonic() + 20
+        while running.error is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert "deleted and created again" in str(running.error)
     with pytest.raises(BindingError, match="deleted and created again"):
         receive(tmp_path, kinesis.uri(name))
 
@@ -273,6 +296,24 @@ def test_partition_keys_and_what_kinesis_does_not_take(kinesis: KinesisServer, t
     )
 
 
+def test_a_record_that_kinesis_refuses_is_rejected_alone(kinesis: KinesisServer, tmp_path: Path) -> None:
+    """It refuses all that is in the request with it; a null has no bytes."""
+    name = kinesis.create("refused")
+    sink = opening(kinesis.uri(name, "&partition_key={room}"), READING)()
+    sink.prepare("line", str(tmp_path))
+    # 200 characters, which a server in JavaScript or Java counts as 400.
+    rooms = [*"abc", "\N{GRINNING FACE}" * 200, *"def"]
+    rejected = write(sink, 0, READING, *((number, None, room) for number, room in enumerate(rooms)))
+    assert [one.row for one in rejected] == [3]
+    assert "Member must have length less than or equal to 256" in rejected[0].reason
+    assert sorted(key for key, _ in kinesis.records(name)) == list("abcdef")
+    note = record_type("note BINARY")
+    plain = opening(kinesis.uri(name, "&format=bytes"), note)()
+    (only,) = write(plain, 1, note, (b"g",), (None,))
+    assert (only.row, only.reason) == (1, "Its value is null, and a record of Kinesis has bytes.")
+    assert kinesis.records(name)[-1][1] == b"g"
+
+
 def test_records_of_a_key_stay_in_order(kinesis: KinesisServer, tmp_path: Path) -> None:
     name = kinesis.create("ordered", 3)
     sink = opening(kinesis.uri(name, "&partition_key={room}"), READING)()
@@ -308,6 +349,55 @@ def test_items_have_the_last_values_whoever_writes_late(dynamo: DynamoServer, tm
     )
 
 
+def test_a_record_that_is_refused_leaves_the_one_before_it(dynamo: DynamoServer, tmp_path: Path) -> None:
+    """Within a block, too. An item that is too large for a request is rejected here: the server says nothing of it."""
+    table = dynamo.create("refused", sensor="N")
+    sink = opening(dynamo.uri(table), READING)()
+    sink.prepare("line", str(tmp_path))
+    nan, huge = float("nan"), "x" * (17 << 20)
+    rows = [
+        (1, 1.0, "a"),
+        (1, 2.0, "b"),
+        (2, 1.0, "a"),
+        (1, nan, "c"),
+        (2, 1.0, huge),
+        (1, nan, "d"),
+        (3, 1.0, "e"),
+    ]
+    rejected = write(sink, 0, READING, *rows)
+    assert [one.row for one in rejected] == [3, 4, 5]
+    assert rejected[1].reason.endswith("bytes, and an item may have 409600.")
+    found = {int(one["sensor"]["N"]): one["room"]["S"] for one in dynamo.items(table)}
+    assert found == {1: "b", 2: "a", 3: "e"}
+    dynamo.client.delete_table(TableName=table)
+    while table in dynamo.client.list_tables()["TableNames"]:
+        time.sleep(0.02)
+    dynamo.create(table, device="S")
+    with pytest.raises(
+        ExternalSystemError, match="was made anew since the start of this run, with the key device"
+    ):
+        write(sink, 1, READING, (1, 1.0, "a"))
+
+
+def test_a_server_that_stands_still_is_not_asked_for_each_item(
+    dynamo: DynamoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request would wait for its own answer."""
+    table = dynamo.create("still", sensor="N")
+    monkeypatch.setattr(dynamo_sink, "_PATIENCE_S", 0.5)
+    sink = opening(dynamo.uri(table), READING)()
+    sink.prepare("line", str(tmp_path))
+    dynamo.stand_still(True)
+    try:
+        begun_s = time.monotonic()
+        with pytest.raises(ExternalSystemError, match="takes no items"):
+            write(sink, 0, READING, *((number, 1.0, "a") for number in range(200)))
+        assert time.monotonic() < begun_s + 10
+    finally:
+        dynamo.stand_still(False)
+    assert write(sink, 0, READING, (1, 1.0, "a"), attempt=1) == []
+
+
 @pytest.mark.parametrize("deletions", ["remove", "mark"])
 def test_deletions(dynamo: DynamoServer, tmp_path: Path, deletions: str) -> None:
     """A deletion that stays as a mark withstands what an older run sends late."""
@@ -327,9 +417,18 @@ def test_deletions(dynamo: DynamoServer, tmp_path: Path, deletions: str) -> None
     assert [one["penstock_deleted"] for one in dynamo.items(table)] == [{"BOOL": True}] * 2
 
 
-def test_a_key_that_does_not_fit_is_named(dynamo: DynamoServer, tmp_path: Path) -> None:
+def test_a_key_or_an_endpoint_that_does_not_fit_is_named(
+    dynamo: DynamoServer, kinesis: KinesisServer, tmp_path: Path
+) -> None:
     table = dynamo.create("other-key", device="S")
     with pytest.raises(BindingError, match=r"has device \(of type S\), which the records lack"):
         opening(dynamo.uri(table), READING)().prepare("line", str(tmp_path))
     with pytest.raises(PlaceMissingError, match="does not exist"):
         opening(dynamo.uri("nowhere"), READING)().prepare("line", str(tmp_path))
+    for endpoint, reason in (
+        (dynamo.endpoint.replace("http", "https"), "does not answer with TLS"),
+        (kinesis.endpoint, "is another service"),
+    ):
+        uri = f"dynamodb://{table}?region=eu-central-1&endpoint={endpoint}"
+        with pytest.raises(BindingError, match=reason):
+            opening(uri, READING)().prepare("line", str(tmp_path))

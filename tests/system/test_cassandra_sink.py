@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import json
 import random
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -207,11 +208,20 @@ def test_random_attempts_end_at_the_last_values(server: CassandraServer, session
         assert dict(found(session, table)) == expected
 
 
-def test_a_node_that_is_away_is_waited_for(server: CassandraServer, session: Any, table: str) -> None:
-    """Up to retry_s; then the task fails, and its next attempt writes all."""
-    away = server.uri(table, "?retry_s=1", port=free_port())
-    with pytest.raises(ExternalSystemError, match="cannot be reached or written"):
-        opened(away)
+def test_a_table_that_changes_ends_the_run(server: CassandraServer, session: Any, table: str) -> None:
+    """No record is to blame, so none becomes a dead letter: a column or the table is dropped, or the TTL too long."""
+    sink = opened(server.uri(table))
+    one = rows(READING, (1, 1.0, "a"))
+    assert write(sink, 100, one) == []
+    session.execute(f"ALTER TABLE {table} DROP room")
+    with pytest.raises(ExternalSystemError, match="has changed since the start of this run"):
+        write(sink, 200, one)
+    session.execute(f"DROP TABLE {table}")
+    with pytest.raises(BindingError, match="has no table"):
+        write(sink, 300, one)
+    session.execute(f"CREATE TABLE {table} ({COLUMNS})")
+    with pytest.raises(BindingError, match=r"does not take ttl_s=630720000 .*Lower it in the URI"):
+        write(opened(server.uri(table, "?ttl_s=630720000")), 400, one)
 
 
 def test_rows_expire(server: CassandraServer, session: Any, table: str) -> None:
@@ -227,3 +237,27 @@ def test_doctor_looks_at_the_table(server: CassandraServer, table: str, tmp_path
     told = check_binding("latest", binding, is_source=False)
     assert (told.status, told.found) == ("ok", f"127.0.0.1:{server.port} has the table {KEYSPACE}.{table}")
     assert check_binding("latest", bind(server.uri("missing")), is_source=False).status == "failed"
+
+
+def test_a_node_that_is_away_is_waited_for(server: CassandraServer, table: str) -> None:
+    """Up to retry_s, however many rows wait; then the task fails, and its next attempt writes all."""
+    away = server.uri(table, "?retry_s=1", port=free_port())
+    with pytest.raises(ExternalSystemError, match="cannot be reached or written"):
+        opened(away)
+    with pytest.raises(ExternalSystemError, match="their names have no addresses"):
+        opened("cassandra://nowhere.invalid:9042/plant/latest")
+    with pytest.raises(BindingError, match="has no data center north, but datacenter1"):
+        opened(server.uri(table, "?datacenter=north"))
+    many = rows(READING, *((number, 1.0, "a") for number in range(3_000)))
+    sink = opened(server.uri(table, "?retry_s=1"))
+    write(sink, 100, rows(READING, (0, 1.0, "a")))
+    server.kill()
+    begun_s = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(ExternalSystemError, match="cannot be reached or written"):
+            write(sink, 200, many)
+    assert time.monotonic() < begun_s + 30
+    server.start()
+    write(opened(server.uri(table)), 300, many)
+    # Other clients do not know yet that the node is back.
+    assert server.execute(f"SELECT count(*) FROM {KEYSPACE}.{table}")[0].count == 3_000

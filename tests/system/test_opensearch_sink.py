@@ -98,6 +98,18 @@ def test_a_field_names_the_index(server: OpenSearchServer, index: str) -> None:
     assert list(server.documents(index)) == ["1"]
 
 
+def test_an_id_that_no_document_can_have_is_rejected(server: OpenSearchServer, index: str) -> None:
+    """The server would refuse all that is in the request with it."""
+    sink = opened(server.uri(index, "?id={room}"))
+    ids = ["a", "", "x" * 513, "\N{GRINNING FACE}" * 129, "y" * 512]
+    rejected = write(sink, 100, rows(READING, *((number, 1.0, name) for number, name in enumerate(ids))))
+    assert [one.row for one in rejected] == [1, 2, 3]
+    assert rejected[1].reason == "Its id '{room}' has 513 bytes, and may have 1 to 512."
+    assert list(server.documents(index)) == ["a", "y" * 512]
+    changes = opened(server.uri(index), CHANGE, ["sensor"])
+    assert write(changes, 200, rows(CHANGE, ("-D", 1, 1.0))) == []
+
+
 @pytest.mark.chaos
 def test_large_blocks_are_several_requests(server: OpenSearchServer, index: str) -> None:
     """And a document that the server does not take is rejected."""
@@ -108,6 +120,12 @@ def test_large_blocks_are_several_requests(server: OpenSearchServer, index: str)
     assert only.row == 0
     assert "more than" in only.reason
     assert server.documents(index)["2"]["celsius"] == 9.0
+    # A tenth of the memory of the server, which is more than it ever takes at once.
+    sink = opened(server.uri(index, "?id={sensor}&retry_s=1"))
+    (only,) = write(sink, 20_000, rows(READING, (1, 1.0, "a"), (3, 1.0, "x" * (30 << 20)), (2, 8.0, "b")))
+    assert only.row == 1
+    assert "takes (429" in only.reason
+    assert server.documents(index)["2"]["celsius"] == 8.0
 
 
 @pytest.mark.chaos
@@ -148,12 +166,18 @@ def test_an_index_that_takes_nothing_ends_the_run(server: OpenSearchServer, inde
     server.ask("PUT", f"/{index}", {"settings": {"index.blocks.write": True}})
     with pytest.raises(ExternalSystemError, match=r"takes no documents \(403 cluster_block_exception"):
         write(opened(server.uri(index)), 100, rows(READING, (1, 1.0, "a")))
+    server.ask("PUT", f"/{index}-closed")
+    server.ask("POST", f"/{index}-closed/_close")
+    with pytest.raises(ExternalSystemError, match=r"takes no documents \(400 index_closed_exception"):
+        write(opened(server.uri(f"{index}-closed")), 100, rows(READING, (1, 1.0, "a")))
 
 
 def test_a_server_that_is_away_is_an_error(server: OpenSearchServer, index: str) -> None:
     """At the start at once, and later after retry_s."""
     with pytest.raises(ExternalSystemError, match="cannot be reached or written"):
         opened(f"opensearch://127.0.0.1:{free_port()}/{index}?id=1")
+    with pytest.raises(BindingError, match="does not answer with TLS"):
+        opened(server.uri(index, "?id=1&tls=true"))
 
 
 def test_doctor_asks_the_server(server: OpenSearchServer, index: str) -> None:

@@ -184,6 +184,27 @@ def test_what_redis_refuses_is_rejected_record_by_record(server: RedisServer, re
     assert len(redis.keys("reading:*")) == 5
 
 
+def test_a_record_may_have_thousands_of_fields(server: RedisServer, redis: Any) -> None:
+    """More than the stack of a script holds."""
+    kind = record_type("sensor BIGINT, " + ", ".join(f"f{number} STRING" for number in range(8_100)))
+    sink = opened(server, kind=kind)
+    for value in ("x", None):
+        assert write(sink, 0, rows(kind, (1, *[value] * 8_100))) == []
+        assert redis.hlen("reading:1") == (8_101 if value else 1)
+
+
+def test_no_record_has_the_key_of_a_fence(server: RedisServer, redis: Any) -> None:
+    """Else it could stop the sink, now or whenever it is written again."""
+    sink = open_sink(bind(server.uri("0/{room}")), READING, None)
+    sink.prepare("line", "")
+    rejected = write(
+        sink, 0, readings((1, 1.0, "penstock:fence:line:latest"), (2, 1.0, None), (3, 1.0, "reading:a"))
+    )
+    assert [one.row for one in rejected] == [0, 1]
+    assert sorted(redis.keys("*")) == ["penstock:fence:line:latest", "reading:a"]
+    assert set(redis.hgetall("penstock:fence:line:latest")) == {"run", "0"}
+
+
 def test_a_record_without_its_key_is_rejected(server: RedisServer, redis: Any) -> None:
     """The others are written."""
     sink = open_sink(bind(server.uri("0/reading:{room}")), READING, None)

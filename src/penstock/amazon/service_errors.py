@@ -18,7 +18,12 @@ _THROTTLING: Final = frozenset(
         "LimitExceededException",
         "ProvisionedThroughputExceededException",
         "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "ThrottledException",
+        "Throttling",
         "ThrottlingException",
+        "TooManyRequestsException",
     }
 )
 _LOGIN: Final = frozenset(
@@ -114,10 +119,20 @@ def _error_of(binding: KinesisBinding | DynamoBinding, error: Exception) -> Exce
             f"{stream}: {binding.where} takes no more requests ({reason}). Give it more capacity, or start the job "
             "again when others need less of it."
         )
+    if isinstance(error, botocore.exceptions.SSLError) and "WRONG_VERSION_NUMBER" in reason:
+        return BindingError(
+            f"{stream}: {binding.place} does not answer with TLS ({reason}). Write http:// in the endpoint, or correct "
+            "its port."
+        )
     if isinstance(error, botocore.exceptions.SSLError):
         return BindingError(
             f"{stream}: the certificate of {binding.place} is not trusted ({reason}). Name the certificates to trust "
             "in AWS_CA_BUNDLE."
+        )
+    if "UnknownOperationException" in reason:
+        return BindingError(
+            f"{stream}: {binding.place} is another service, and does not know {binding.where} ({reason}). Correct the "
+            "endpoint."
         )
     if is_server_away(error):
         return ExternalSystemError(

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from penstock.bindings.amazon_types import POLL_MS, AmazonPlace, DynamoBinding, KinesisBinding
 from penstock.bindings.secrets import redact
 from penstock.bindings.types import JOURNAL_BYTES
-from penstock.bindings.uri_parts import UriParts, split_authority
+from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
 
 __all__ = ["parse_dynamodb", "parse_kinesis"]
 
@@ -112,6 +112,20 @@ def _place(known: Mapping[str, Any]) -> AmazonPlace:
     region = known.get("region")
     if region is not None and not _REGION.fullmatch(region):
         raise ValueError(f"region={region!r} is not a region, such as eu-central-1")
-    if not re.fullmatch(r"https?://[^/?#\s]+/?", known.get("endpoint", "https://a")):
+    endpoint = re.fullmatch(r"https?://([^/?#\s]+)/?", known.get("endpoint", "https://a"))
+    if endpoint is not None and "@" in endpoint[1]:
+        raise ValueError(
+            "the endpoint has a login before its host; give access_key_id and secret_access_key instead"
+        )
+    if endpoint is None or not _is_server(endpoint[1]):
         raise ValueError(f"endpoint={known['endpoint']!r} must be an address like https://HOST:PORT")
     return AmazonPlace(region, known.get("endpoint"), {name: known[name] for name in _LOGIN if name in known})
+
+
+def _is_server(text: str) -> bool:
+    """Return whether a text is HOST or HOST:PORT."""
+    try:
+        parse_server(text if re.search(r":[0-9]+$", text) else f"{text}:443")
+    except ValueError:
+        return False
+    return True

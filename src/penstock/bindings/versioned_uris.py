@@ -17,6 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_]{1,48}")
 _TEMPLATE: Final = re.compile(r"(?:[^{}]|\{[^{}]+\})+")
 _FILES: Final = ("cafile", "certfile", "keyfile")
 _NUMBERS: Final = ("ttl_s", "writes_at_once", "retry_s")
+_MAX_TTL_S: Final = 20 * 365 * 86_400
 
 
 def parse_cassandra(uri: UriParts) -> CassandraBinding:
@@ -27,6 +28,8 @@ def parse_cassandra(uri: UriParts) -> CassandraBinding:
     if len(names) != 2 or not all(map(_NAME.fullmatch, names)):
         raise ValueError("it needs /KEYSPACE/TABLE after the port, names of letters, digits and '_'")
     known = uri.known()
+    if known.get("ttl_s", 1) > _MAX_TTL_S:
+        raise ValueError(f"ttl_s={known['ttl_s']} must be at most {_MAX_TTL_S}, 20 years")
     return CassandraBinding(
         stream=uri.stream,
         uri=redact(uri.uri),

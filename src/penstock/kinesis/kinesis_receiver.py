@@ -88,8 +88,8 @@ class KinesisReceiver(Receiver[KinesisStream]):
         self._folder: Final = folder
         self._places = _last_places(journal.notes())
         self._noted_ms = 0
-        # Their first iterators begin at the start itself; what a crash or a lost connection needs begins in its second.
-        self._only_new: set[str] = set()
+        # These begin at the start itself; what a crash or a lost connection needs begins in its second.
+        self._first_iterators: dict[str, str] = {}
 
     def _connect(self) -> KinesisStream:
         stream = KinesisStream(self._binding)
@@ -99,25 +99,35 @@ class KinesisReceiver(Receiver[KinesisStream]):
                 f"Stream {self._stream!r}: the checkpoint has read the Kinesis stream {places.name!r}, and would "
                 f"continue in {self._binding.name!r}. Correct the URI, or give the stream another name in the job."
             )
-        if places is not None and places.created_ms != stream.created_ms:
+        self._require_same(stream)
+        # From now on the job counts as started, and nothing that comes may be missed.
+        self._begin(stream)
+        return stream
+
+    def _require_same(self, stream: KinesisStream) -> None:
+        """Raise BindingError if a stream is not the one that was read before: its places say nothing of this one."""
+        if self._places is not None and self._places.created_ms != stream.created_ms:
             raise BindingError(
                 f"Stream {self._stream!r}: {self._binding.where} is not the stream that the checkpoint has read: it "
                 "was deleted and created again. Start with a new checkpoint, or give the stream another name in the "
                 "job."
             )
-        return stream
+
+    def _look(self, stream: KinesisStream) -> bool:
+        """Look at the shards again; return what `_discover` returns."""
+        stream.look()
+        self._require_same(stream)
+        return self._discover(stream)
 
     def _receive(self, connection: KinesisStream) -> None:
-        self._begin(connection)
         self._discover(connection)
         reading, looked_s = _Reading(), time.monotonic()
         pool = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix=f"kinesis-{self._stream}")
         try:
             while not self._stopping.is_set():
                 if time.monotonic() > looked_s + _LOOK_S:
-                    connection.look()
                     looked_s = time.monotonic()
-                    if self._discover(connection):
+                    if self._look(connection):
                         # Requests under way start at places that the stream no longer uses.
                         reading = _Reading()
                 self._open(connection, reading)
@@ -139,9 +149,10 @@ class KinesisReceiver(Receiver[KinesisStream]):
             since_ms = stream.now_ms if start == "latest" else min(start, stream.now_ms)
         first = ShardPlace(since_ms=since_ms, reached_ms=stream.now_ms)
         shards = discovered(stream.shards, {}, first)
-        if start == "latest":
-            self._only_new = set(shards)
         self._keep(StreamPlaces(self._binding.name, stream.created_ms, shards), [])
+        if start == "latest":
+            with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+                self._first_iterators = dict(zip(shards, pool.map(stream.newest, shards), strict=True))
 
     def _discover(self, stream: KinesisStream) -> bool:
         """Find the shards that are new. Return whether some records may be lost, and are passed over.
@@ -195,9 +206,8 @@ class KinesisReceiver(Receiver[KinesisStream]):
         """Read a shard on. Runs in a thread of its own."""
         name = one.shard.name
         if one.iterator is None:
-            place = self._known().shards[name]
-            one.iterator = stream.iterator(name, place, only_new=name in self._only_new)
-            self._only_new.discard(name)
+            first = self._first_iterators.pop(name, None)
+            one.iterator = first or stream.iterator(name, self._known().shards[name])
         return stream.read(one.iterator)
 
     def _take(self, stream: KinesisStream, reading: _Reading) -> None:
@@ -223,8 +233,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
                 del reading.open[one.shard.name]
         self._note(places, records, at_once=has_ended)
         if has_ended:
-            stream.look()
-            self._discover(stream)
+            self._look(stream)
 
     def _go_on(self, one: _OpenShard, read: ShardRead) -> None:
         """Decide when a shard is asked again."""

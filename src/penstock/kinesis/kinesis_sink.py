@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.amazon.service_clients import get_client
-from penstock.amazon.service_errors import as_external, is_server_away, is_throttling
+from penstock.amazon.service_errors import as_external, error_code, is_server_away, is_throttling
 from penstock.bindings.amazon_types import KinesisBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.kinesis.kinesis_stream import check_stream
@@ -30,6 +30,9 @@ _NOTHING: Final = re.compile("(?!)")
 _MAX_BYTES: Final = 1 << 20
 _MAX_KEY: Final = 256
 _PATIENCE_S: Final = 60.0
+# The place of what is wrong in a request, after its value, which may be long.
+_OF_A_RECORD: Final = re.compile(r"at 'records\.\d+\.member\.")
+_SHOWN: Final = 200
 
 
 class KinesisSink:
@@ -85,7 +88,9 @@ class _PutTask(RejectingTask):
         waiting: list[Outgoing] = []
         refused: dict[int, str] = {}
         for row, (name, body) in enumerate(zip(names, bodies, strict=True)):
-            if name is None:
+            if body is None:
+                refused[row] = "Its value is null, and a record of Kinesis has bytes."
+            elif name is None:
                 refused[row] = (
                     f"A field of its partition key {self._binding.partition_key!r} is null or empty."
                 )
@@ -97,8 +102,8 @@ class _PutTask(RejectingTask):
                 )
             else:
                 waiting.append(one)
-        self._put(PutQueue(waiting, keeps_order=self._binding.order == "key"))
-        self._reject(refused, bodies.__getitem__, _MAX_BYTES)
+        self._put(PutQueue(waiting, keeps_order=self._binding.order == "key"), refused)
+        self._reject(refused, lambda row: bodies[row] or b"", _MAX_BYTES)
 
     def finish(self) -> bytes:
         return b""
@@ -106,8 +111,9 @@ class _PutTask(RejectingTask):
     def abort(self) -> None:
         """Do nothing: what was put stays."""
 
-    def _bodies(self, batch: pa.RecordBatch) -> list[bytes]:
-        bodies: list[bytes] = self._encoder.encode(batch).to_pylist()
+    def _bodies(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        """Return the data of each record; None where a record is a null."""
+        bodies: list[Any] = self._encoder.encode(batch).to_pylist()
         if not (self._binding.origin and self._origin is not None):
             return bodies
         origins = origins_of(self._context, self._origin).to_pylist()
@@ -124,12 +130,12 @@ class _PutTask(RejectingTask):
         self._unkeyed += 1
         return f"{self._context.partition}-{self._unkeyed}"
 
-    def _put(self, queue: PutQueue) -> None:
-        """Put records until Kinesis has all of them. Raises ExternalSystemError when it takes none for a minute."""
+    def _put(self, queue: PutQueue, refused: dict[int, str]) -> None:
+        """Put records until Kinesis has all that it takes. Raises ExternalSystemError if it takes none for a minute."""
         patience = Patience(_PATIENCE_S)
         while queue:
             taken = queue.take()
-            failed, reason = self._ask(taken)
+            failed, reason = self._ask(taken, refused)
             queue.settle(taken, failed)
             if not failed:
                 patience.begin()
@@ -140,21 +146,37 @@ class _PutTask(RejectingTask):
                     "shards if it is too slow."
                 )
 
-    def _ask(self, taken: Sequence[Outgoing]) -> tuple[set[int], str]:
-        """Put some records; return the rows that Kinesis has not taken, and why."""
+    def _ask(self, taken: Sequence[Outgoing], refused: dict[int, str]) -> tuple[set[int], str]:
+        """Put some records; return the rows that Kinesis has not taken, and why. Note those that it never takes."""
         import botocore.exceptions
 
         records = [{"Data": one.data, "PartitionKey": one.key} for one in taken]
         try:
             answer = self._client.put_records(StreamName=self._binding.name, Records=records)
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as e:
+            reason = " ".join(str(e).split())
             if is_throttling(e) or is_server_away(e):
-                return {one.row for one in taken}, " ".join(str(e).split())
+                return {one.row for one in taken}, reason
+            of_a_record = _OF_A_RECORD.search(reason)
+            if error_code(e) == "ValidationException" and of_a_record is not None:
+                return self._ask_halves(taken, reason[of_a_record.start() :], refused)
             with as_external(self._binding):
                 raise
         if not answer.get("FailedRecordCount"):
             return set(), ""
         return _failed(taken, answer)
+
+    def _ask_halves(
+        self, taken: Sequence[Outgoing], reason: str, refused: dict[int, str]
+    ) -> tuple[set[int], str]:
+        """Put records of which Kinesis has refused one, and with it all, in halves; a single one is refused."""
+        if len(taken) == 1:
+            refused[taken[0].row] = f"{self._binding.where} refuses it: a value {reason[:_SHOWN]}"
+            return set(), ""
+        half = len(taken) // 2
+        first, why = self._ask(taken[:half], refused)
+        rest, why_rest = self._ask(taken[half:], refused)
+        return first | rest, why_rest or why
 
 
 def _failed(taken: Sequence[Outgoing], answer: Mapping[str, Any]) -> tuple[set[int], str]:

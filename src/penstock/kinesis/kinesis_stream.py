@@ -79,20 +79,24 @@ class KinesisStream(AbstractContextManager["KinesisStream"]):
                 asked = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
             self.shards = shards_of(listed)
 
-    def iterator(self, shard: str, place: ShardPlace, *, only_new: bool = False) -> str:
-        """Return where to read a shard on: after a place, or with `only_new` what comes from now on."""
-        asked: dict[str, Any] = {"ShardIteratorType": "TRIM_HORIZON"}
+    def iterator(self, shard: str, place: ShardPlace) -> str:
+        """Return where to read a shard on after a place."""
         if place.after:
-            asked = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": place.after}
-        elif only_new:
-            asked = {"ShardIteratorType": "LATEST"}
-        elif place.since_ms:
-            asked = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": place.since_ms / 1000}
+            return self._iterator(shard, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=place.after)
+        if place.since_ms:
+            return self._iterator(shard, "AT_TIMESTAMP", Timestamp=place.since_ms / 1000)
+        return self._iterator(shard, "TRIM_HORIZON")
+
+    def newest(self, shard: str) -> str:
+        """Return where to read what comes to a shard from now on."""
+        return self._iterator(shard, "LATEST")
+
+    def _iterator(self, shard: str, kind: str, **begin: Any) -> str:
         with as_external(self._binding):
-            found: str = self._client.get_shard_iterator(
-                StreamName=self._binding.name, ShardId=shard, **asked
-            )["ShardIterator"]
-        return found
+            answer = self._client.get_shard_iterator(
+                StreamName=self._binding.name, ShardId=shard, ShardIteratorType=kind, **begin
+            )
+        return str(answer["ShardIterator"])
 
     def read(self, iterator: str) -> ShardRead:
         """Return the records that follow."""

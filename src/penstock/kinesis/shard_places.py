@@ -119,11 +119,16 @@ def readable(shards: Sequence[Shard], places: Mapping[str, ShardPlace]) -> list[
 def expired(shards: Sequence[Shard], places: Mapping[str, ShardPlace], oldest_ms: int) -> dict[str, int]:
     """Return the shards of which unread records may be gone, each with the time from which on they may be.
 
-    The stream keeps what came at `oldest_ms` or later. A shard that is listed no more has nothing that is left.
+    The stream keeps what came at `oldest_ms` or later. A shard that is listed no more has nothing that is left. One
+    that waits for its parents begins after their end, so it has come as far as they have.
     """
-    listed = {shard.name for shard in shards}
+    reached: dict[str, int] = {}
+    for shard in _parents_first(shards, {shard.name: shard for shard in shards}):
+        if shard.name in places:
+            earlier = [reached[name] for name in shard.parents if name in reached]
+            reached[shard.name] = max(places[shard.name].reached_ms, min(earlier, default=0))
     return {
-        name: place.reached_ms
+        name: reached.get(name, place.reached_ms)
         for name, place in places.items()
-        if not place.ended and (place.reached_ms < oldest_ms or name not in listed)
+        if not place.ended and reached.get(name, -1) < oldest_ms
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,16 @@ __all__ = ["BulkAnswer", "BulkItem", "Fate", "fate_of"]
 
 _NOW_OR_LATER: Final = (429, 500, 502, 503, 504)
 # About the index or the login, and not about the record.
-_PLACE: Final = (401, 403, 405)
+_PLACE: Final = (401, 403, 404, 405)
+# Errors with the status 400 that any record would have.
+_OF_THE_INDEX: Final = ("index_closed_exception", "routing_missing_exception")
+_OF_THE_SETTINGS: Final = re.compile(
+    r"only write ops with an op_type of create are allowed in data streams"
+    r"|no write index is defined for alias"
+    r"|pipeline with id \[.*\] does not exist"
+    r"|Validation Failed: 1: this action would add \[\d+\].* shards"
+)
+_SETTINGS: Final = ("illegal_argument_exception", "validation_exception")
 
 
 class Fate(enum.Enum):
@@ -39,6 +49,16 @@ class BulkItem(msgspec.Struct):
             error = error.get("caused_by")
         return " ".join("; ".join(parts or [str(self.error)]).split())
 
+    @property
+    def is_of_the_index(self) -> bool:
+        """Whether the index, or a setting of the server, is at fault: a closed index, a data stream, an alias."""
+        if not isinstance(self.error, dict):
+            return False
+        kind = self.error.get("type", "")
+        # Only what the server says itself: the reasons of other errors, and causes, may quote a record.
+        said = _OF_THE_SETTINGS.match(str(self.error.get("reason", "")))
+        return kind in _OF_THE_INDEX or (kind in _SETTINGS and said is not None)
+
 
 class BulkAnswer(msgspec.Struct):
     """The answer to a bulk request: an item for each operation, under the name of the operation."""
@@ -61,4 +81,4 @@ def fate_of(operation: str, item: BulkItem) -> Fate:
         return Fate.DONE
     if item.status in _NOW_OR_LATER:
         return Fate.PASSING
-    return Fate.FATAL if item.status in _PLACE or item.status == 404 else Fate.REFUSED
+    return Fate.FATAL if item.status in _PLACE or item.is_of_the_index else Fate.REFUSED

@@ -62,22 +62,33 @@ def _connect(binding: CassandraBinding) -> Any:
         consistency_level=getattr(ConsistencyLevel, binding.consistency.upper()),
         request_timeout=_ANSWER_S,
     )
-    cluster = Cluster(
-        list(binding.servers),
-        port=binding.servers[0][1],
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        auth_provider=PlainTextAuthProvider(binding.user, password) if binding.user else None,
-        ssl_context=context,
-        connect_timeout=_CONNECT_S,
-        control_connection_timeout=_ANSWER_S,
-        application_name="penstock",
-    )
     with as_external(binding):
+        cluster = Cluster(
+            list(binding.servers),
+            port=binding.servers[0][1],
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            auth_provider=PlainTextAuthProvider(binding.user, password) if binding.user else None,
+            ssl_context=context,
+            connect_timeout=_CONNECT_S,
+            control_connection_timeout=_ANSWER_S,
+            application_name="penstock",
+        )
         try:
             return cluster.connect()
         except BaseException:
             cluster.shutdown()
+            _require_datacenter(binding, cluster)
             raise
+
+
+def _require_datacenter(binding: CassandraBinding, cluster: Any) -> None:
+    """Raise BindingError if the servers tell of nodes, and of none in the data center of the binding."""
+    found = sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter})
+    if found and binding.datacenter is not None and binding.datacenter not in found:
+        raise BindingError(
+            f"Stream {binding.stream!r}: {binding.address} has no data center {binding.datacenter}, but "
+            f"{', '.join(found)}. Correct datacenter in the URI."
+        )
 
 
 def is_passing(error: BaseException) -> bool:
@@ -98,15 +109,25 @@ def as_external(binding: CassandraBinding) -> Iterator[None]:
 
     Raises BindingError for what the URI or the user's rights must change, and ExternalSystemError for the rest.
     """
-    from cassandra import AuthenticationFailed, DriverException, RequestExecutionException, Unauthorized
+    from cassandra import (
+        AuthenticationFailed,
+        DriverException,
+        RequestExecutionException,
+        Unauthorized,
+        UnresolvableContactPoints,
+    )
     from cassandra.cluster import NoHostAvailable
 
     name = f"Stream {binding.stream!r}"
     try:
         yield
     except (DriverException, RequestExecutionException, NoHostAvailable, OSError) as e:
-        causes = [e, *(e.errors.values() if isinstance(e, NoHostAvailable) else ())]
-        reason = " ".join(str(causes[-1] if len(causes) > 1 else e).split())
+        # It may also have the names of servers, without a reason.
+        errors = e.errors if isinstance(e, NoHostAvailable) and isinstance(e.errors, dict) else {}
+        causes = [e, *errors.values()]
+        reason = " ".join(str(causes[-1]).split())
+        if isinstance(e, UnresolvableContactPoints):
+            reason = "their names have no addresses"
         if any(isinstance(cause, AuthenticationFailed) for cause in causes):
             raise BindingError(
                 f"{name}: {binding.address} refuses the login ({reason}). Correct user and password in the URI."
@@ -114,6 +135,11 @@ def as_external(binding: CassandraBinding) -> Iterator[None]:
         if isinstance(e, Unauthorized):
             raise BindingError(
                 f"{name}: the user may not use {binding.place} ({reason}). It needs SELECT and MODIFY on the table."
+            ) from e
+        if "WRONG_VERSION_NUMBER" in reason:
+            raise BindingError(
+                f"{name}: {binding.address} does not answer with TLS ({reason}). Leave tls=true and the certificates "
+                "out of the URI, or correct the port."
             ) from e
         if "CERTIFICATE" in reason.upper():
             raise BindingError(

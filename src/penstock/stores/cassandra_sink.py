@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.bindings.versioned_types import CassandraBinding
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext, VersionedSink
 from penstock.sinks.patience import Patience
 from penstock.stores.cassandra_clients import as_external, get_session, is_passing, open_session
+from penstock.stores.cassandra_requests import failed_requests
 from penstock.stores.cassandra_table import TableShape, fit_table, values_of
 from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
@@ -23,6 +25,7 @@ __all__ = ["CassandraSink", "check_table"]
 
 # Half of the segment of a commit log, by default.
 _MAX_BYTES: Final = 16 << 20
+_OF_TTL: Final = re.compile(r"ttl (is too large|of \d+ seconds)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,11 @@ class CassandraSink(VersionedSink):
 def check_table(binding: CassandraBinding) -> TableShape:
     """Return the shape of the table. Raises BindingError if there is no table, and what a start raises."""
     with open_session(binding) as session:
-        keyspace = session.cluster.metadata.keyspaces.get(binding.keyspace)
+        return _shape_of(binding, session)
+
+
+def _shape_of(binding: CassandraBinding, session: Any) -> TableShape:
+    keyspace = session.cluster.metadata.keyspaces.get(binding.keyspace)
     if keyspace is None:
         raise BindingError(
             f"Stream {binding.stream!r}: {binding.address} has no keyspace {binding.keyspace}. Create it, or correct "
@@ -133,6 +140,7 @@ class _RowTask(RejectingTask):
         self._binding: Final = target.binding
         self._version = context.version
         self._session: Final = get_session(target.binding)
+        self._is_checked = False
         with as_external(self._binding):
             # The client keeps what it has prepared.
             self._insert: Final = _prepared(self._session, target.insert)
@@ -140,6 +148,7 @@ class _RowTask(RejectingTask):
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # the columns have them
         refused: dict[int, str] = {}
+        self._is_checked = False
         writes = self._writes(batch, refused)
         self._version += len(batch)
         self._send(writes, refused)
@@ -182,27 +191,26 @@ class _RowTask(RejectingTask):
 
     def _send(self, writes: Sequence[_Write], refused: dict[int, str]) -> None:
         """Write all, in any order, and again what servers could not write at once."""
-        from cassandra.concurrent import execute_concurrent
-
         patience = Patience(self._binding.retry_s)
         while writes:
-            tried = len(writes)
-            found = execute_concurrent(
+            failed, begun = failed_requests(
                 self._session,
                 [(write.statement, write.values) for write in writes],
-                concurrency=self._binding.writes_at_once,
-                raise_on_first_error=False,
+                self._binding.writes_at_once,
             )
-            failed = [
-                (write, error) for write, (is_done, error) in zip(writes, found, strict=True) if not is_done
+            left = [
+                write
+                for number, write in enumerate(writes)
+                if number >= begun
+                or (number in failed and not self._is_refused(write, failed[number], refused))
             ]
-            writes = [write for write, error in failed if not self._is_refused(write, error, refused)]
-            if not writes:
+            if not left:
                 return
-            error = next(error for _, error in failed if is_passing(error))
-            if not patience.rest(has_progressed=len(writes) < tried):
+            error = next(error for error in failed.values() if is_passing(error))
+            if not patience.rest(has_progressed=len(left) < len(writes)):
                 with as_external(self._binding):
                     raise error
+            writes = left
 
     def _is_refused(self, write: _Write, error: BaseException, refused: dict[int, str]) -> bool:
         """Return whether a write failed because of its record. Raises for what is wrong with the table or the login."""
@@ -210,6 +218,8 @@ class _RowTask(RejectingTask):
 
         if is_passing(error):
             return False
+        if isinstance(error, InvalidRequest):
+            self._require_same_table(error)
         # The client raises what Python raises for a value that a type does not have.
         if isinstance(
             error, InvalidRequest | TypeError | ValueError | OverflowError | ArithmeticError
@@ -218,6 +228,29 @@ class _RowTask(RejectingTask):
             return True
         with as_external(self._binding):
             raise error
+
+    def _require_same_table(self, error: BaseException) -> None:
+        """Raise unless a refusal is about a record: the time to live fits, and the table is as it was at the start."""
+        binding, target, reason = self._binding, self._target, " ".join(str(error).split())
+        if _OF_TTL.search(reason):
+            raise BindingError(
+                f"Sink {binding.stream!r}: {binding.place} does not take ttl_s={binding.ttl_s} ({reason}). Lower it in "
+                "the URI."
+            )
+        if self._is_checked:
+            return
+        with as_external(binding):
+            self._session.cluster.refresh_table_metadata(
+                binding.keyspace, binding.table, max_schema_agreement_wait=0
+            )
+        shape = _shape_of(binding, self._session)
+        kinds = {name: shape.columns[name].kind for name in target.kinds if name in shape.columns}
+        if kinds != target.kinds or tuple(shape.key) != target.key:
+            raise ExternalSystemError(
+                f"Sink {binding.stream!r}: {binding.place} has changed since the start of this run ({reason}). Start "
+                "the job again, which checks the table; what was not committed is written again."
+            )
+        self._is_checked = True
 
 
 def _prepared(session: Any, statement: str) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import BindingError
 from penstock.records.types import RecordType, python_values
@@ -126,24 +125,31 @@ def _wanted(kind: pa.DataType) -> str:
 
 def values_of(column: pa.Array, kind: str) -> tuple[Sequence[Any], Mapping[int, str]]:
     """Return the values of a field as the client takes them for a column, and why rows do not fit."""
-    if pa.types.is_nested(column.type) and kind == "text":
-        encode = msgspec.json.Encoder().encode
-        texts = [None if value is None else encode(value).decode() for value in python_values(column)]
-        return texts, {}
+    if pa.types.is_nested(column.type):
+        values = python_values(column)
+        if kind == "text":
+            encode = msgspec.json.Encoder().encode
+            return [None if value is None else encode(value).decode() for value in values], {}
+        return values, {row: _HAS_NULL for row, value in enumerate(values) if _has_null(value)}
     if pa.types.is_timestamp(column.type):
         # Cassandra has milliseconds, and the client takes them as integers.
         per_ms = {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}[column.type.unit]
-        numbers = column.cast(pa.int64()).to_numpy(zero_copy_only=False) if not column.null_count else None
-        if numbers is not None and per_ms > 1:
-            return (numbers // per_ms).tolist(), {}
-        return pc.floor(pc.divide(column.cast(pa.int64()).cast(pa.float64()), per_ms)).cast(
-            pa.int64()
-        ).to_pylist(), {}
+        numbers = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // per_ms
+        nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+        return pa.array(numbers, mask=nulls).to_pylist(), {}
     values = python_values(column)
     convert = _CONVERSIONS.get(kind)
     if convert is None or not pa.types.is_string(column.type):
         return values, {}
     return _converted(values, kind, convert)
+
+
+# The servers take it in a frozen list, and then clients cannot read the row.
+_HAS_NULL: Final = "it has a null in it, which a collection cannot have"
+
+
+def _has_null(value: Any) -> bool:
+    return value is not None and None in (value.values() if isinstance(value, dict) else value)
 
 
 _CONVERSIONS: Final[dict[str, Callable[[str], Any]]] = {

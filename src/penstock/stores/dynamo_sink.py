@@ -6,12 +6,13 @@ the request, each in as many digits. A write is refused where the item has a lat
 
 from __future__ import annotations
 
-import itertools
+import math
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext
 from penstock.sinks.patience import Patience
 from penstock.sinks.sink_notes import noting_errors
-from penstock.stores.dynamo_values import Attribute, attributes, key_kind
+from penstock.stores.dynamo_values import Attribute, attributes, item_bytes, key_kind
 from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
 
@@ -43,17 +44,21 @@ _OWN: Final = (MARK, DELETED, EXPIRES)
 _KEPT_S: Final = 86_400
 _MAX_BYTES: Final = 400 << 10
 _PATIENCE_S: Final = 60.0
+# The service answers questions about tables for all jobs of an account together.
+_CHECKED_EVERY_S: Final = 5.0
+# Others write the same items at this moment.
+_CONFLICTS: Final = ("TransactionConflictException", "ReplicatedWriteConflictException")
 _CONDITION: Final = "attribute_not_exists(#m) OR NOT begins_with(#m, :s) OR #m <= :m"
 
 
 @dataclass(frozen=True)
 class _Target:
-    """What tasks write, and where: only plain values."""
+    """What tasks write, and where: only plain values. `key` has the attributes of the key, each with its type."""
 
     binding: DynamoBinding
     encoder: Encoder
     names: tuple[str, ...]
-    key: tuple[str, ...]
+    key: Mapping[str, str]
     takes_changes: bool
     run: int
 
@@ -87,7 +92,7 @@ class DynamoSink:
     ) -> None:
         self._rows: Final = record_type if upsert_key is None else row_type(record_type)
         self._upsert_key: Final = upsert_key
-        self._target = _Target(binding, encoder, tuple(self._rows.field_names), (), upsert_key is not None, 0)
+        self._target = _Target(binding, encoder, tuple(self._rows.field_names), {}, upsert_key is not None, 0)
         own = [name for name in _OWN if name in self._rows.field_names]
         if own:
             raise BindingError(
@@ -110,7 +115,7 @@ class DynamoSink:
             run = max(before + 1, time.time_ns() // 1_000_000)
             write_atomically(number, str(run).encode())
         target = self._target
-        self._target = _Target(binding, target.encoder, target.names, tuple(key), target.takes_changes, run)
+        self._target = _Target(binding, target.encoder, target.names, key, target.takes_changes, run)
 
     def _check_key(self, key: Mapping[str, str]) -> None:
         binding = self._target.binding
@@ -158,12 +163,18 @@ class _ItemTask(RejectingTask):
         self._client: Final = get_client(target.binding)
         self._sink: Final = target.sink(context.lineage)
         self._requests = 0
+        self._checked_s = -math.inf
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # the table has them
         refused: dict[int, str] = {}
         requests = self._requests_of(batch, refused)
         if requests:
             self._send(requests, refused)
+            if (
+                any(row in refused for row in requests)
+                and time.monotonic() > self._checked_s + _CHECKED_EVERY_S
+            ):
+                self._require_same_key()
         self._reject(refused, bodies_of(batch.select(self._target.names), self._target.encoder), _MAX_BYTES)
 
     def finish(self) -> bytes:
@@ -173,10 +184,11 @@ class _ItemTask(RejectingTask):
         """Do nothing: what was written stays until it is written again."""
 
     def _requests_of(self, batch: pa.RecordBatch, refused: dict[int, str]) -> dict[int, _Request]:
-        """Return what to write, by row; only the last record of a key. Leave out records without a key."""
+        """Return what to write, by row; each knows the record of its key before it. Leave out what can be no item."""
         names, target = self._target.names, self._target
         gone = (change_codes(batch) == DELETE).tolist() if target.takes_changes else [False] * len(batch)
         columns = [attributes(batch.column(name)) for name in names]
+        may_be_large = batch.nbytes > _MAX_BYTES
         last: dict[tuple[str, ...], int] = {}
         found: dict[int, _Request] = {}
         for row, values in enumerate(zip(*columns, strict=True)):
@@ -186,45 +198,68 @@ class _ItemTask(RejectingTask):
                 refused[row] = f"The field {missing} of its key is null."
                 continue
             key = {name: item[name] for name in target.key}
+            # Of a request that is much larger the server does not say what is wrong with it.
+            if may_be_large and (size := item_bytes(key if gone[row] else item)) > _MAX_BYTES:
+                refused[row] = f"It has at least {size} bytes, and an item may have {_MAX_BYTES}."
+                continue
             place = tuple(str(value) for value in key.values())
-            found.pop(last.get(place, -1), None)
+            found[row] = _Request(key, None if gone[row] else item, last.get(place))
             last[place] = row
-            found[row] = _Request(key, None if gone[row] else item)
         return found
 
     def _send(self, requests: Mapping[int, _Request], refused: dict[int, str]) -> None:
-        """Write items until the server has all. What is sent again has a later mark, so the first cannot undo it."""
-        waiting = dict(requests)
+        """Write the last record of each key, or the one before it where that is refused, until the server has all.
+
+        What is sent again has a later mark, so the first cannot undo it.
+        """
+        replaced = {request.before for request in requests.values()}
+        waiting = {row: request for row, request in requests.items() if row not in replaced}
         patience = Patience(_PATIENCE_S)
         pool = _pool(self._binding.requests_at_once)
         while waiting:
             self._requests += 1
-            mark = self._mark()
-            answers = list(pool.map(self._put, waiting.values(), itertools.repeat(mark)))
+            attempt = _Attempt(self._mark())
+            answers = list(pool.map(lambda one, tried=attempt: self._put(one, tried), waiting.values()))
             again: dict[int, _Request] = {}
             reason = ""
             for (row, request), answer in zip(waiting.items(), answers, strict=True):
-                if answer.reason and not answer.is_refused:
-                    again[row], reason = request, answer.reason
-                elif answer.reason:
+                if answer.is_refused:
                     refused[row] = f"{self._binding.where} refuses its item: {answer.reason}"
-            if again and not patience.rest(has_progressed=len(again) < len(waiting)):
+                    if request.before is not None:
+                        again[request.before] = requests[request.before]
+                elif not answer.is_done:
+                    again[row], reason = request, answer.reason or reason
+            has_progressed = any(answer.is_done or answer.is_refused for answer in answers)
+            if reason and not patience.rest(has_progressed=has_progressed):
                 raise ExternalSystemError(
                     f"Sink {self._binding.stream!r}: {self._binding.where} takes no items ({reason}), for "
                     f"{_PATIENCE_S:g} s. They are written again when the job starts again."
                 )
             waiting = again
 
+    def _require_same_key(self) -> None:
+        """Raise unless the table has the key that it had at the start, so that a record is to blame for a refusal."""
+        key = check_table(self._binding)
+        self._checked_s = time.monotonic()
+        if list(key.items()) != list(self._target.key.items()):
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: {self._binding.where} was made anew since the start of this run, with "
+                f"the key {', '.join(key)}. Start the job again, which checks it; what was not committed is written "
+                "again."
+            )
+
     def _mark(self) -> str:
         context, run = self._context, self._target.run
         return f"{self._sink}{run:016d}/{context.batch_id:012d}/{context.attempt:020d}/{self._requests:08d}"
 
-    def _put(self, request: _Request, mark: str) -> _Answer:
+    def _put(self, request: _Request, attempt: _Attempt) -> _Answer:
         """Write or delete an item. Runs in a thread of its own. Raises ExternalSystemError if a later run writes."""
         import botocore.exceptions
 
+        if attempt.is_away.is_set():
+            return _Answer()
         try:
-            self._ask(request, mark)
+            self._ask(request, attempt.mark)
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as e:
             reason = " ".join(str(e).split())
             if error_code(e) == "ConditionalCheckFailedException":
@@ -234,11 +269,14 @@ class _ItemTask(RejectingTask):
                 ) from e
             if error_code(e) in ("ValidationException", "ItemCollectionSizeLimitExceededException"):
                 return _Answer(reason, is_refused=True)
-            if is_throttling(e) or is_server_away(e):
+            if is_throttling(e) or error_code(e) in _CONFLICTS:
+                return _Answer(reason)
+            if is_server_away(e):
+                attempt.is_away.set()
                 return _Answer(reason)
             with as_external(self._binding):
                 raise
-        return _Answer()
+        return _Answer(is_done=True)
 
     def _ask(self, request: _Request, mark: str) -> None:
         condition = {
@@ -259,15 +297,25 @@ class _ItemTask(RejectingTask):
 
 @dataclass(frozen=True)
 class _Request:
-    """An item to be written, or with None to be deleted."""
+    """An item to be written, or with None to be deleted; `before` is the row of the record that it replaces."""
 
     key: Mapping[str, Attribute]
     item: Mapping[str, Attribute] | None
+    before: int | None = None
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An attempt to write items: its mark, and whether the server is away, so that no more requests wait for it."""
+
+    mark: str
+    is_away: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came of a request: why it was not done, and whether it never will be."""
+    """What came of a request: whether it was done, or never will be, and why; nothing of this if it was not sent."""
 
     reason: str = ""
+    is_done: bool = False
     is_refused: bool = False

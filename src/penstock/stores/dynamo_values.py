@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.records.types import python_values
 
-__all__ = ["attributes", "key_kind"]
+__all__ = ["attributes", "item_bytes", "key_kind"]
 
 Attribute: typing.TypeAlias = Mapping[str, Any]
 
@@ -50,6 +50,26 @@ def attributes(column: pa.Array) -> Sequence[Attribute | None]:
     if pa.types.is_temporal(kind):
         return _tagged("S", msgspec.to_builtins(column.to_pylist()))
     return _tagged("N", pc.cast(column, pa.string()).to_pylist())
+
+
+def item_bytes(item: Mapping[str, Attribute]) -> int:
+    """Return how many bytes an item has at least: DynamoDB counts names, text and bytes so, and numbers for more.
+
+    >>> item_bytes({"id": {"S": "é"}, "tags": {"L": [{"B": b"abc"}, {"N": "7"}]}})
+    11
+    """
+    return sum(len(name.encode()) + _attribute_bytes(value) for name, value in item.items())
+
+
+def _attribute_bytes(attribute: Attribute) -> int:
+    ((tag, value),) = attribute.items()
+    if tag == "S":
+        return len(value.encode())
+    if tag == "B":
+        return len(value)
+    if tag == "L":
+        return sum(map(_attribute_bytes, value))
+    return item_bytes(value) if tag == "M" else 0
 
 
 def _tagged(tag: str, values: Sequence[Any]) -> list[Attribute | None]:

@@ -68,6 +68,11 @@ def refuse(binding: OpenSearchBinding, answer: httpx.Response) -> None:
 
 def failed(binding: OpenSearchBinding, reason: str) -> BindingError | ExternalSystemError:
     """Return the error for a server that cannot be reached, or cannot write."""
+    if "WRONG_VERSION_NUMBER" in reason:
+        return BindingError(
+            f"Stream {binding.stream!r}: {binding.url} does not answer with TLS ({reason}). Leave tls=true and the "
+            "certificates out of the URI, or correct the port."
+        )
     if "CERTIFICATE" in reason.upper():
         return BindingError(
             f"Stream {binding.stream!r}: the certificate of {binding.url} is not trusted ({reason}). Give the "

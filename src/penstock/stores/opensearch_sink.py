@@ -27,7 +27,10 @@ _BULK_BYTES: Final = 5 << 20
 _BULK_OPERATIONS: Final = 2_000
 # The server takes requests of 100 MB by default.
 _MAX_BYTES: Final = 100 << 20
-_PASSING: Final = (429, 502, 503, 504)
+_MAX_ID_BYTES: Final = 512
+_PASSING: Final = (429, 500, 502, 503, 504)
+
+_SHOWN: Final = 200
 
 _encode: Final = msgspec.json.Encoder().encode
 _answers: Final = msgspec.json.Decoder(BulkAnswer)
@@ -117,9 +120,12 @@ class _DocumentTask(RejectingTask):
         self._version += len(batch)
         first = 0
         while first < len(operations):
-            end, size = first, 0
-            while end < len(operations) and end - first < _BULK_OPERATIONS and size < _BULK_BYTES:
+            # A document that is larger than that goes alone: servers may take so much only from time to time, or never.
+            end, size = first + 1, len(operations[first].lines)
+            while end < len(operations) and end - first < _BULK_OPERATIONS:
                 size += len(operations[end].lines)
+                if size > _BULK_BYTES:
+                    break
                 end += 1
             self._send(operations[first:end], refused)
             first = end
@@ -145,6 +151,12 @@ class _DocumentTask(RejectingTask):
             if index is None or name is None:
                 what = f"id {self._binding.id!r}" if name is None else f"index {self._binding.index!r}"
                 refused[row] = f"A field of its {what} is null."
+                continue
+            if not name or len(name.encode()) > _MAX_ID_BYTES:
+                # The server would refuse the whole request.
+                refused[row] = (
+                    f"Its id {self._binding.id!r} has {len(name.encode())} bytes, and may have 1 to {_MAX_ID_BYTES}."
+                )
                 continue
             place = {
                 "_index": index,
@@ -172,7 +184,10 @@ class _DocumentTask(RejectingTask):
             if not operations:
                 return
             if not patience.rest(has_progressed=len(operations) < tried):
-                raise failed(self._binding, str(reason))
+                if not _is_too_large(operations, str(reason)):
+                    raise failed(self._binding, str(reason))
+                self._refuse_large(operations[0], str(reason), refused)
+                return
 
     def _post(self, operations: Sequence[_Operation]) -> BulkAnswer | str:
         """Return the answer to a request; in words if it has to be sent again."""
@@ -190,7 +205,10 @@ class _DocumentTask(RejectingTask):
         if answer.status_code in _PASSING:
             return f"{answer.status_code} {' '.join(answer.text[:500].split())}"
         refuse(self._binding, answer)
-        return _answers.decode(answer.content)
+        try:
+            return _answers.decode(answer.content)
+        except msgspec.MsgspecError as e:
+            raise failed(self._binding, f"it answers {answer.text[:_SHOWN]!r}") from e
 
     def _left(
         self, operations: Sequence[_Operation], answer: BulkAnswer, refused: dict[int, str]
@@ -219,12 +237,22 @@ class _DocumentTask(RejectingTask):
     def _send_halves(self, operations: Sequence[_Operation], refused: dict[int, str]) -> None:
         """Write what is too large for a request in halves; a document that is too large alone is refused."""
         if len(operations) == 1:
-            size = len(operations[0].lines)
-            refused[operations[0].row] = f"It has {size} bytes, more than {self._binding.url} takes."
+            self._refuse_large(operations[0], _TOO_LARGE, refused)
             return
         half = len(operations) // 2
         self._send(operations[:half], refused)
         self._send(operations[half:], refused)
+
+    def _refuse_large(self, operation: _Operation, reason: str, refused: dict[int, str]) -> None:
+        size = len(operation.lines)
+        refused[operation.row] = (
+            f"It has {size} bytes, more than {self._binding.url} takes ({reason[:_SHOWN]})."
+        )
+
+
+def _is_too_large(operations: Sequence[_Operation], reason: str) -> bool:
+    """Return whether a server that takes nothing may only have too little memory for a large document."""
+    return len(operations) == 1 and len(operations[0].lines) > _BULK_BYTES and reason.startswith("429")
 
 
 _TOO_LARGE: Final = "413"

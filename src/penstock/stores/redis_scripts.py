@@ -36,7 +36,16 @@ local records = cmsgpack.unpack(ARGV[6])
 local gone, names, columns = records[1], records[2], records[3]
 """
 
+# The stack of Lua holds 8000 values.
 _HASH: Final = """
+local function send(command, key, parts)
+  local answer = 0
+  for first = 1, #parts, 4000 do
+    answer = redis.pcall(command, key, unpack(parts, first, math.min(first + 3999, #parts)))
+    if type(answer) ~= 'number' then return answer end
+  end
+  return answer
+end
 local function write(key, row)
   local set, unset = {}, {}
   for place, name in ipairs(names) do
@@ -48,9 +57,8 @@ local function write(key, row)
       set[#set + 1] = value
     end
   end
-  local answer = 0
-  if #set > 0 then answer = redis.pcall('HSET', key, unpack(set)) end
-  if #unset > 0 and type(answer) == 'number' then answer = redis.pcall('HDEL', key, unpack(unset)) end
+  local answer = send('HSET', key, set)
+  if type(answer) == 'number' then answer = send('HDEL', key, unset) end
   if #set > 0 and ttl > 0 and type(answer) == 'number' then answer = redis.pcall('EXPIRE', key, ttl) end
   return answer
 end

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.bindings.types import RedisBinding
 from penstock.errors import BindingError, ExternalSystemError
@@ -31,6 +32,8 @@ _BYTES_PER_SCRIPT: Final = 1 << 20
 _SCRIPTS_AT_ONCE: Final = 16
 # The server takes 512 MB by default.
 _MAX_BYTES: Final = 256 << 20
+
+_FENCE: Final = "penstock:fence:"
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 
@@ -53,7 +56,7 @@ class _Target:
 
     def fence(self, lineage: str) -> str:
         """Return the key of the fence of a lineage."""
-        return f"penstock:fence:{lineage}:{self.binding.stream}"
+        return f"{_FENCE}{lineage}:{self.binding.stream}"
 
 
 class RedisSink:
@@ -146,10 +149,13 @@ class _KeyTask(RejectingTask):
         """Return the records in parts of moderate size; leave out, and give the reason for, those without a key."""
         keys = self._target.template.keys(batch)
         rows = np.arange(len(batch))
-        if keys.null_count:
+        is_fence = pc.starts_with(keys, _FENCE)
+        if keys.null_count or is_fence.true_count:
             for row in np.flatnonzero(keys.is_null()).tolist():
                 refused[row] = f"A field of its key {self._binding.key!r} is null."
-            rows = np.flatnonzero(keys.is_valid())
+            for row in np.flatnonzero(is_fence.fill_null(False)).tolist():
+                refused[row] = f"Its key begins with {_FENCE}, as those do in which sinks note who may write."
+            rows = np.flatnonzero(pc.invert(is_fence).fill_null(False))
             keys, batch = keys.take(pa.array(rows)), batch.take(pa.array(rows))
         bytes_per_record = max(1, batch.nbytes // max(1, len(batch)))
         size = max(1, min(_RECORDS_PER_SCRIPT, _BYTES_PER_SCRIPT // bytes_per_record))

@@ -56,6 +56,8 @@ def test_a_place_with_a_key_by_reference() -> None:
         ("kinesis://a?start=latest", "sink", "start has no meaning for a sink"),
         ("kinesis://a?region=Frankfurt", "data", "is not a region"),
         ("kinesis://a?endpoint=h:1", "data", "must be an address"),
+        ("kinesis://a?endpoint=http://h:99999", "data", "must be an address"),
+        ("kinesis://a?endpoint=http://me:hush@h:1", "data", "the endpoint has a login before its host"),
         ("kinesis://a?access_key_id=x", "data", "belong together"),
         ("kinesis://a?session_token=env:T", "data", "belongs to access_key_id"),
         ("kinesis://a?access_key_id=x&secret_access_key=hush", "data", "give it as env:NAME or file:PATH"),

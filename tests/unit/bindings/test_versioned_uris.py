@@ -55,6 +55,7 @@ def test_documents_of_opensearch(scheme: str) -> None:
         ("cassandra://h:9042/plant/a-b", "it needs /KEYSPACE/TABLE"),
         ("cassandra://h/plant/t", "not of the form HOST:PORT"),
         ("cassandra://h:1/plant/t?consistency=any", "consistency"),
+        ("cassandra://h:1/plant/t?ttl_s=630720001", "ttl_s=630720001 must be at most 630720000, 20 years"),
         ("cassandra://me@h:1/plant/t", "a login needs a user before the host, and a password"),
         ("cassandra://me:x@h:1/plant/t?password=y", "the password is given twice"),
         ("opensearch://h:9200/", "it needs /INDEX"),

@@ -132,3 +132,14 @@ def test_a_child_has_been_reached_no_further_than_its_parents() -> None:
     found = discovered(shards, places)
     assert (found["c"].reached_ms, found["d"].reached_ms) == (40, 40)
     assert [shard.name for shard in readable(shards, found)] == ["c"]
+
+
+def test_a_shard_that_waits_for_its_parents_loses_nothing() -> None:
+    """However long they take to read, and right after their end, too; its time was noted when it was found."""
+    shards = [Shard("a"), Shard("b"), Shard("c", ("a", "b")), Shard("d", ("c",))]
+    waiting = {name: ShardPlace(reached_ms=10) for name in "cd"}
+    for ended in (False, True):
+        parents = {"a": ShardPlace("7", reached_ms=80, ended=ended), "b": ShardPlace("8", reached_ms=70)}
+        assert expired(shards, {**parents, **waiting}, 60) == {}
+        found = expired(shards, {**parents, **waiting}, 75)
+        assert found == {"b": 70, "c": 70, "d": 70}

@@ -12,6 +12,8 @@ from penstock.errors import BindingError
 from penstock.records.schemas import record_type
 from penstock.stores.cassandra_table import Column, TableShape, fit_table, values_of
 
+MILLISECOND = dt.timedelta(milliseconds=1)
+
 
 def shape(**columns: str) -> TableShape:
     """A table whose first column is its key."""
@@ -65,7 +67,29 @@ def test_values_are_those_of_the_client() -> None:
     kind = pa.timestamp("us", tz="UTC")
     assert values_of(pa.array([before], kind), "timestamp") == ([-1], {})
     assert values_of(pa.array([before, None], kind), "timestamp") == ([-1, None], {})
+    for year in (1, 9999):
+        moment = dt.datetime(year, 1, 2, 3, 4, 5, 678_901, dt.UTC)
+        exact = (moment.replace(microsecond=678_000) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // MILLISECOND
+        assert values_of(pa.array([moment, None], kind), "timestamp") == ([exact, None], {})
     name = uuid.uuid4()
     found, wrong = values_of(pa.array([str(name), "x", None]), "uuid")
     assert (found, wrong) == ([name, None, None], {1: "'x' is not of type uuid"})
     assert values_of(pa.array([{"a": 1}, None]), "text") == (['{"a":1}', None], {})
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "column"),
+    [
+        ([[1, None], None, [2]], pa.list_(pa.int64()), "frozen<list<bigint>>"),
+        ([["a", None], None, []], pa.list_(pa.string()), "set<text>"),
+        ([[("a", None)], None, [("a", 1)]], pa.map_(pa.string(), pa.int64()), "map<text, bigint>"),
+    ],
+)
+def test_a_null_within_a_collection_does_not_fit(
+    values: list[object], kind: pa.DataType, column: str
+) -> None:
+    """Servers would take it in a list, and clients could not read the row any more."""
+    _, wrong = values_of(pa.array(values, kind), column)
+    assert wrong == {0: "it has a null in it, which a collection cannot have"}
+    texts, wrong = values_of(pa.array([[1, None]]), "text")
+    assert (texts, wrong) == (["[1,null]"], {})
