@@ -389,7 +389,8 @@ class ModelAdmin(_Client):
     def describe_configs(self, resources: Sequence[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         def settings() -> dict[str, SimpleNamespace]:
             self._ask(request_timeout)
-            return {"max.message.bytes": SimpleNamespace(value=str(_MAX_BYTES))}
+            found = {"max.message.bytes": str(_MAX_BYTES), "cleanup.policy": "delete"}
+            return {name: SimpleNamespace(value=value) for name, value in found.items()}
 
         return {resource: _future(settings) for resource in resources}
 

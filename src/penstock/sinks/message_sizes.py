@@ -88,7 +88,9 @@ def limit_of(binding: KafkaBinding, settings: Mapping[str, Any]) -> MessageLimit
     try:
         (found,) = admin.describe_configs([asked], request_timeout=ANSWER_TIMEOUT_S).values()
         told = found.result(ANSWER_TIMEOUT_S + 1)
-        topic, is_compacted = int(told[_TOPIC_SETTING].value), "compact" in told[_CLEANUP_SETTING].value
+        topic = int(told[_TOPIC_SETTING].value)
+        # Servers of others that speak Kafka's protocol may have topics of one kind only.
+        is_compacted = _CLEANUP_SETTING in told and "compact" in told[_CLEANUP_SETTING].value
     except KafkaException as e:
         if e.args[0].code() not in _NOT_TOLD:
             raise ExternalSystemError(
