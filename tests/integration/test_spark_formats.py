@@ -106,8 +106,8 @@ def test_a_replay_reads_what_was_loaded(run_job: Any, tmp_path: Path) -> None:
     rows, inputs = tmp_path / "rows.json", tmp_path / "checkpoint" / "inputs" / "rows"
     at = {"at": "2026-11-25T20:00:00Z"}
     rows.write_text("".join(json.dumps({"key": key, **at}) + "\n" for key in (1, 1, 2)))
-    bindings = {"rows": f"spark:json?path={rows}", "counts": "spark:stone_tablets"}
-    with pytest.raises(ExternalSystemError, match="micro-batch 0 in the format 'stone_tablets'"):
+    bindings = {"rows": f"spark:json?path={rows}", "counts": "spark:jdbc?dbtable=counts"}
+    with pytest.raises(ExternalSystemError, match="micro-batch 0 in the format 'jdbc'"):
         run_job(count_job(), bindings, checkpoint=str(tmp_path / "checkpoint"))
     loaded = {path.name: path.read_bytes() for path in inputs.glob("*.parquet")}
     rows.write_text(json.dumps({"key": 7, **at}))

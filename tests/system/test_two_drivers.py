@@ -130,7 +130,18 @@ def stand_still(job: JobProcess) -> list[int]:
     family = [job.process.pid, *job.family()]
     for pid in family:
         kill(pid, signal.SIGSTOP)
+    # A thread stops when it is back from the system, which may have just made a file for it.
+    await_true(lambda: all(map(stands_still, family)), lambda: "a process does not stop")
     return family
+
+
+def stands_still(pid: int) -> bool:
+    """Whether all threads of a process are stopped, or it is gone."""
+    states = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            states.append(thread.read_text().rpartition(")")[2].split()[0])
+    return all(state in "TtZX" for state in states)
 
 
 def go_on(family: Sequence[int]) -> None:
