@@ -53,21 +53,24 @@ def test_a_job_reads_what_is_added_to_a_table_once_in_both_modes(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("lake", LAKES)
-def test_kills_of_a_job_that_reads_a_lake(tmp_path: Path, lake: str) -> None:
+def test_kills_of_a_job_that_reads_a_lake(tmp_path: Path, lake: str, interval_ms: int) -> None:
     """Drivers and workers, while the table grows; each of its rows must have counted once."""
-    chance = random.Random(f"9 {lake}")
+    seed = 10 if interval_ms else 9
+    chance = random.Random(f"{seed} {lake}")
     feed = LakeFeed(tmp_path, lake)
     feed.write()
-    arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path))
-    with noting("lake sources", "-k kills_of_a_job_that_reads_a_lake", "9") as injected:
+    arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
+    mode = "real time" if interval_ms else "micro-batches"
+    with noting("lake sources", "-k kills_of_a_job_that_reads_a_lake", str(seed)) as injected:
         with feed.feeding():
             for number in range(10):
                 victim = ("driver", "worker")[number % 2]
                 with JobProcess(arguments, tmp_path) as job:
                     await_progress(job, feed.count, BUSY_S)
                     time.sleep(chance.uniform(0, 2))
-                    injected.add(f"{victim} of a job that reads from {NAMES[lake]} in micro-batches")
+                    injected.add(f"{victim} of a job that reads from {NAMES[lake]} in {mode}")
                     kill_process(victim, job, busiest)
                     time.sleep(chance.uniform(0, 2))
         finish(arguments, tmp_path, feed.count, feed.files * SENSORS, BUSY_S)
