@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.event_times import EVENT_TIME
-from penstock.records.shown_values import shown_values
+from penstock.records.shown_values import show_values
 from penstock.records.types import BadRecord, RecordType
 
 __all__ = [
@@ -98,7 +98,7 @@ def raw_bytes(raw: pa.Array | None, batch: pa.RecordBatch, row: int, record_type
         found: bytes = raw[row].as_py()
         return found
     names = record_type.field_names
-    return msgspec.json.encode({name: shown_values(batch.column(name).slice(row, 1))[0] for name in names})
+    return msgspec.json.encode({name: show_values(batch.column(name).slice(row, 1))[0] for name in names})
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

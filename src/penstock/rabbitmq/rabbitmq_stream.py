@@ -300,7 +300,7 @@ class _StreamConnection:
         self._came.set()
 
     async def _probe(self, place: schema.OffsetSpec) -> schema.Deliver | None:
-        """Return the chunk at a place; None if there is none."""
+        """Return the chunk at a position, or None."""
         await self._subscribe(_PROBE, place, credit=1)
         # The broker sends the chunk before it handles the next request, so with the answer the chunk is here.
         client = self._clients[-1]

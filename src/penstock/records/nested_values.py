@@ -17,16 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.records.halves import work_by_halves
 from penstock.records.year_bounds import beyond_years
 
 __all__ = [
     "Completion",
-    "builtins_of",
-    "completion_of",
-    "folded",
-    "matching_names",
+    "find_unreadable_rows",
+    "fold_name",
+    "make_completion",
+    "match_names",
     "mixes_times",
-    "unreadable_rows",
+    "to_builtins",
     "without_none",
 ]
 
@@ -40,33 +41,33 @@ that may be null is null where it is missing.
 """
 
 
-def builtins_of(values: Iterable[Any]) -> list[Any]:
-    """Return nested values with dictionaries in place of their records."""
+def to_builtins(values: Iterable[Any]) -> list[Any]:
+    """Convert nested values to builtins of Python; records become dictionaries."""
     found: list[Any] = msgspec.to_builtins(list(values), builtin_types=_BUILTIN, order="deterministic")
     return found
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return a name without case and underscores, so that `sensor_id` matches `sensorID`."""
     return name.replace("_", "").lower()
 
 
-def matching_names(wanted: Sequence[str], there: Iterable[str]) -> list[str | None]:
+def match_names(wanted: Sequence[str], there: Iterable[str]) -> list[str | None]:
     """Return for each name the one that is there and matches it: as it is, or else without case and underscores.
 
     None stands for no such name. Raises SchemaError when there are several.
 
-    >>> matching_names(["sensor_id", "room"], ["sensorId"])
+    >>> match_names(["sensor_id", "room"], ["sensorId"])
     ['sensorId', None]
     """
     names = list(there)
     others: dict[str, list[str]] = {}
     for name in names:
         if name not in wanted:
-            others.setdefault(folded(name), []).append(name)
+            others.setdefault(fold_name(name), []).append(name)
     found: list[str | None] = []
     for name in wanted:
-        matching = [name] if name in names else others.get(folded(name), [])
+        matching = [name] if name in names else others.get(fold_name(name), [])
         if len(matching) > 1:
             raise SchemaError(f"the fields {' and '.join(map(repr, matching))} both match the field {name!r}")
         found.append(matching[0] if matching else None)
@@ -85,8 +86,8 @@ def without_none(hint: Any) -> tuple[Any, bool]:
 # --- Defaults ------------------------------------------------------------------------------------------------
 
 
-def completion_of(hint: Any) -> Completion | None:
-    """Return what completes values of a type; None if there are no records in them.
+def make_completion(hint: Any) -> Completion | None:
+    """Return a function that adds missing defaults to values of a type, or None if the type has no records.
 
     A class of the user's has defaults that its values may lack as dictionaries: where a schema does not have the
     field, and where msgspec leaves them to the class.
@@ -94,9 +95,9 @@ def completion_of(hint: Any) -> Completion | None:
     kind, _ = without_none(hint)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (list, tuple, set, frozenset) and args:
-        return _each(completion_of(args[0]), list, iter)
+        return _each(make_completion(args[0]), list, iter)
     if origin is dict:
-        return _each(completion_of(args[1]), dict, dict.values)
+        return _each(make_completion(args[1]), dict, dict.values)
     return _of_record(kind) if _is_record(kind) else None
 
 
@@ -120,7 +121,7 @@ def _each(
 
 def _of_record(kind: type) -> Completion:
     fields = [(name, default, without_none(hint)[1]) for name, hint, default in _fields_of(kind)]
-    inside = [(name, completion_of(hint)) for name, hint, _ in _fields_of(kind)]
+    inside = [(name, make_completion(hint)) for name, hint, _ in _fields_of(kind)]
     nested = [(name, inner) for name, inner in inside if inner is not None]
     names = {name for name, *_ in fields}
 
@@ -145,10 +146,10 @@ def _of_record(kind: type) -> Completion:
 
 def _rename(value: dict[str, Any], names: Iterable[str]) -> None:
     """Give the values of a dictionary the names that they match without case and underscores."""
-    others = {folded(name): name for name in value if name not in names}
+    others = {fold_name(name): name for name in value if name not in names}
     for name in names:
-        if name not in value and folded(name) in others:
-            value[name] = value.pop(others[folded(name)])
+        if name not in value and fold_name(name) in others:
+            value[name] = value.pop(others[fold_name(name)])
 
 
 def _fields_of(kind: type) -> Iterable[tuple[str, Any, Callable[[], Any] | None]]:
@@ -174,13 +175,13 @@ def _returning(value: Any) -> Callable[[], Any]:
 
 
 def _as_builtin(make: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: builtins_of([make()])[0]
+    return lambda: to_builtins([make()])[0]
 
 
 # --- Columns -------------------------------------------------------------------------------------------------
 
 
-def unreadable_rows(column: pa.Array, hint: Any, read: Callable[[pa.Array], Any]) -> Mapping[int, str]:
+def find_unreadable_rows(column: pa.Array, hint: Any, read: Callable[[pa.Array], Any]) -> Mapping[int, str]:
     """Return why some rows of a nested column cannot be read as values of a type; `read` reads a column.
 
     Columns of files and messages may hold what the type does not have: nulls within records and lists, other members
@@ -190,20 +191,15 @@ def unreadable_rows(column: pa.Array, hint: Any, read: Callable[[pa.Array], Any]
         return {}
     found: dict[int, str] = {}
 
-    def visit(low: int, high: int) -> None:
-        """Read some rows, by halves where that fails."""
-        try:
-            read(column.slice(low, high - low))
-        except Exception as e:  # a class of the user's may check its values, and raise anything
-            if high - low == 1:
-                found[low] = str(e) or type(e).__name__
-                return
-            middle = (low + high) // 2
-            visit(low, middle)
-            visit(middle, high)
+    def work(low: int, high: int) -> None:
+        read(column.slice(low, high - low))
+
+    # A class of the user's may check its values, and raise anything.
+    def refuse(row: int, error: Exception) -> None:
+        found[row] = str(error) or type(error).__name__
 
     if len(column):
-        visit(0, len(column))
+        work_by_halves(len(column), work, refuse)
     return found
 
 
@@ -239,8 +235,8 @@ def mixes_times(there: pa.DataType, wanted: pa.DataType) -> bool:
     A number does not say what it counts, and since when. Arrow takes it for microseconds or days since 1970.
     """
     if pa.types.is_struct(there) and pa.types.is_struct(wanted):
-        kinds = {folded(one.name): one.type for one in there}
-        return any(mixes_times(kinds.get(folded(one.name), one.type), one.type) for one in wanted)
+        kinds = {fold_name(one.name): one.type for one in there}
+        return any(mixes_times(kinds.get(fold_name(one.name), one.type), one.type) for one in wanted)
     if pa.types.is_map(there) and pa.types.is_map(wanted):
         return mixes_times(there.item_type, wanted.item_type)
     if _is_list(there) and pa.types.is_list(wanted):

@@ -8,15 +8,15 @@ import pyarrow as pa
 
 from penstock.records.types import python_values
 
-__all__ = ["shown_values"]
+__all__ = ["show_values"]
 
 
-def shown_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column, and texts in place of those that Python cannot have.
+def show_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column; those that Python cannot represent become text.
 
-    Those are times beyond the years 1 to 9999 and text that is not UTF-8.
+    Python cannot represent times beyond the years 1 to 9999, or text that is not UTF-8.
 
-    >>> shown_values(pa.array([0, 2**62], pa.timestamp("us")))
+    >>> show_values(pa.array([0, 2**62], pa.timestamp("us")))
     [datetime.datetime(1970, 1, 1, 0, 0), '<value out of range: 4611686018427387904>']
     """
     try:

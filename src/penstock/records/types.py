@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
 from penstock.records.exact_values import check_exact
-from penstock.records.nested_values import Completion, builtins_of, completion_of, unreadable_rows
+from penstock.records.nested_values import Completion, find_unreadable_rows, make_completion, to_builtins
 from penstock.records.small_columns import FEW, column_of
 from penstock.records.year_bounds import BEYOND, beyond_years
 
@@ -149,7 +149,7 @@ class Field:
             if self.enum is not None:
                 values = _enum_values(values)
             elif pa.types.is_nested(self.arrow_type):
-                values = builtins_of(values)
+                values = to_builtins(values)
                 if self._complete is not None:
                     for value in values:
                         self._complete(value, False)
@@ -169,7 +169,7 @@ class Field:
 
     @functools.cached_property
     def _complete(self) -> Completion | None:
-        return completion_of(self.python_type)
+        return make_completion(self.python_type)
 
     def complete(self, values: Iterable[Any]) -> None:
         """Give records within values, which are dictionaries of others, the names and defaults of their classes.
@@ -333,7 +333,7 @@ class RecordType:
                 bad = beyond.to_numpy(zero_copy_only=False)
                 reasons = _note(reasons, bad, f"field {f.name!r} lies {BEYOND}")
             if unchecked and pa.types.is_nested(f.arrow_type):
-                for row, why in unreadable_rows(column, f.python_type, f.to_python).items():
+                for row, why in find_unreadable_rows(column, f.python_type, f.to_python).items():
                     bad = np.arange(len(column)) == row
                     reasons = _note(reasons, bad, f"field {f.name!r} cannot be read: {why}")
         return reasons

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.records.halves import work_by_halves
 from penstock.records.json_lines import JsonLines
-from penstock.records.nested_values import folded, matching_names
+from penstock.records.nested_values import fold_name, match_names
 from penstock.records.protobuf_columns import check_field, fitted, panics_as_errors, with_default
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.small_columns import FEW, cast_column, column_of
@@ -95,21 +96,15 @@ def decode_pieces(
     pieces: list[pa.RecordBatch] = []
     bad: list[tuple[int, str]] = []
 
-    def visit(low: int, high: int) -> None:
-        part = raw.slice(low, high - low)
-        try:
-            pieces.append(decode(part))
-            return
-        except Exception as e:  # a record's class may check its values, and raise anything
-            if high - low == 1:
-                bad.append((low, _sentence(e)))
-                return
-        middle = (low + high) // 2
-        visit(low, middle)
-        visit(middle, high)
+    def work(low: int, high: int) -> None:
+        pieces.append(decode(raw.slice(low, high - low)))
+
+    # A record's class may check its values, and raise anything.
+    def refuse(row: int, error: Exception) -> None:
+        bad.append((row, _sentence(error)))
 
     if len(raw):
-        visit(0, len(raw))
+        work_by_halves(len(raw), work, refuse)
     rows = None
     if bad:
         rows = np.delete(np.arange(len(raw), dtype=np.int64), [row for row, _ in bad])
@@ -263,7 +258,7 @@ class ProtobufFormat:
 
     def _match_fields(self) -> list[str]:
         names = []
-        found = matching_names(self._type.field_names, self._wire_schema.names)
+        found = match_names(self._type.field_names, self._wire_schema.names)
         for field, name in zip(self._type.fields, found, strict=True):
             if name is None:
                 raise SchemaError(
@@ -329,12 +324,12 @@ class ProtobufFormat:
         """Return the names on the wire and the values they stand for, aligned."""
         members = self._type.field(field_name).enum
         assert members is not None
-        by_name = {folded(m.name): m.value for m in members} | {
-            folded(m.value): m.value for m in members if isinstance(m.value, str)
+        by_name = {fold_name(m.name): m.value for m in members} | {
+            fold_name(m.value): m.value for m in members if isinstance(m.value, str)
         }
         names = [v.name for v in self._source.descriptor().fields_by_name[wire_name].enum_type.values]
-        known = [name for name in names if folded(name) in by_name]
-        return pa.array(known, pa.string()), pa.array([by_name[folded(name)] for name in known])
+        known = [name for name in names if fold_name(name) in by_name]
+        return pa.array(known, pa.string()), pa.array([by_name[fold_name(name)] for name in known])
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """Encode records as messages."""

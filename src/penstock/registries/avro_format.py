@@ -16,7 +16,7 @@ from penstock.errors import BindingError, SchemaError
 from penstock.records.types import CustomColumnCodec, RecordType, concat_batches, python_values
 from penstock.records.wire_formats import Decoded, decode_pieces
 from penstock.registries.avro_columns import columns_of, fitting
-from penstock.registries.avro_nesting import Nesting, nesting_of
+from penstock.registries.avro_depth import DepthCheck, make_depth_check
 from penstock.registries.avro_schemas import schema_text, wire_names
 from penstock.registries.field_defaults import NO_DEFAULT, default_of
 from penstock.registries.framed_messages import HEADER, MAGIC, FramedMessages, merged, schema_of
@@ -43,9 +43,9 @@ def check_installed(stream: str) -> None:
 class _Reader:
     """A decoder of what one registered schema describes."""
 
-    def __init__(self, schema: Any, record_type: RecordType, nesting: Nesting | None) -> None:
+    def __init__(self, schema: Any, record_type: RecordType, check_depth: DepthCheck | None) -> None:
         self._schema: Final = schema
-        self._nesting: Final = nesting
+        self._check_depth: Final = check_depth
         self._type: Final = record_type
         self._names: Final = wire_names(record_type, schema)
         kinds = {field["name"]: field["type"] for field in schema["fields"]}
@@ -121,8 +121,8 @@ class _Reader:
         end = 0
         for message in messages:
             begin, end = end + HEADER.size, end + len(message)
-            if self._nesting is not None:
-                self._nesting(message, HEADER.size)
+            if self._check_depth is not None:
+                self._check_depth(message, HEADER.size)
             seek(begin)
             try:
                 records.append(schemaless_reader(body, schema, None))
@@ -196,7 +196,7 @@ class AvroFormat:
 
     def _reader(self, schema_id: int) -> _Reader:
         schema, named = self._parsed(schema_id)
-        return _Reader(schema, self._type, nesting_of(schema, named))
+        return _Reader(schema, self._type, make_depth_check(schema, named))
 
     def _parsed(self, schema_id: int) -> tuple[Any, dict[str, Any]]:
         """Return a schema, and all types that have names in it and in those that it refers to."""

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import SchemaError
-from penstock.records.nested_values import matching_names
+from penstock.records.nested_values import match_names
 from penstock.records.types import Field, RecordType
 
 __all__ = ["schema_text", "wire_names"]
@@ -90,4 +90,4 @@ def wire_names(record_type: RecordType, schema: Any) -> list[str | None]:
     """
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise SchemaError("the schema is not that of a record")
-    return matching_names(record_type.field_names, [field["name"] for field in schema["fields"]])
+    return match_names(record_type.field_names, [field["name"] for field in schema["fields"]])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
-from penstock.records.nested_values import matching_names
+from penstock.records.nested_values import match_names
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType, type_of_fields
 from penstock.records.wire_formats import Decoded, Format, ProtobufFormat, format_of
@@ -52,7 +52,7 @@ class _MessageReader:
     def __init__(self, source: ProtobufSource, record_type: RecordType, *, allow_nan: bool) -> None:
         self._type: Final = record_type
         message = source.descriptor()
-        names = matching_names(record_type.field_names, message.fields_by_name)
+        names = match_names(record_type.field_names, message.fields_by_name)
         present = [field for field, name in zip(record_type.fields, names, strict=True) if name is not None]
         for name in filter(None, names):
             # ptars has no end of columns for a message within itself, and leaves out the others where nobody asks.

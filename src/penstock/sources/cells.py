@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
 from penstock.records.exact_values import infinities
+from penstock.records.halves import work_by_halves
 from penstock.records.nested_values import mixes_times
-from penstock.records.shown_values import shown_values
+from penstock.records.shown_values import show_values
 from penstock.records.types import Field
 
 __all__ = ["Cells", "cast_cells", "missing_cells", "parse_cells"]
@@ -39,9 +40,7 @@ class Cells:
         kind = self.field.enum.__name__ if self.field.enum is not None else str(self.field.arrow_type)
         return [
             f"field {self.field.name!r}: {_format_value(value)} is not of type {kind}" if bad else ""
-            for value, bad in zip(
-                shown_values(self.source.take(places)), self.bad[rows].tolist(), strict=True
-            )
+            for value, bad in zip(show_values(self.source.take(places)), self.bad[rows].tolist(), strict=True)
         ]
 
 
@@ -176,26 +175,20 @@ def _fit(
         source, bad = _without_hopeless(source, target)
     pieces: list[pa.Array] = []
 
-    def visit(low: int, high: int) -> None:
+    def work(low: int, high: int) -> None:
         part = source.slice(low, high - low)
         try:
             pieces.append(convert(part))
-            return
         except pa.ArrowNotImplementedError:
             # No value of this type fits, so none is checked.
             bad[low:high] |= part.is_valid().to_numpy(zero_copy_only=False)
             pieces.append(pa.nulls(high - low, target))
-            return
-        except _CAST_ERRORS:
-            if high - low == 1:
-                bad[low] = True
-                pieces.append(pa.nulls(1, target))
-                return
-        middle = (low + high) // 2
-        visit(low, middle)
-        visit(middle, high)
 
-    visit(0, len(source))
+    def refuse(row: int, _: Exception) -> None:
+        bad[row] = True
+        pieces.append(pa.nulls(1, target))
+
+    work_by_halves(len(source), work, refuse, _CAST_ERRORS)
     return pa.concat_arrays(pieces), bad
 
 

@@ -20,7 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from penstock.bindings.types import PLAIN_CSV, CsvDialect
-from penstock.records.shown_values import shown_values
+from penstock.records.shown_values import show_values
 from penstock.records.types import Field, RecordType, empty_like, rows_where
 from penstock.sources.base import BadRecord, SourceChunk
 from penstock.sources.cells import Cells, cast_cells, missing_cells, parse_cells
@@ -118,7 +118,7 @@ def table_chunk(
 
     def raw(rows: pa.Array) -> list[bytes]:
         found = table.take(rows)
-        columns = [shown_values(column) for column in found.columns]
+        columns = [show_values(column) for column in found.columns]
         named = (dict(zip(found.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
         return [msgspec.json.encode(row, enc_hook=str) for row in named]
 
@@ -305,7 +305,7 @@ def _ends_in_quotes(file: CsvFile, layout: _CsvLayout, block: _CsvBlock, *, is_t
         # As a row of its own it would have been refused.
         return True
     # As texts, in which NaN equals itself.
-    rows = [str(list(map(shown_values, table.columns))) for table in (found, block.table[-1:])]
+    rows = [str(list(map(show_values, table.columns))) for table in (found, block.table[-1:])]
     return bool(skipped.left) or rows[0] != rows[1]
 
 

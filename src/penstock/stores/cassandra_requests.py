@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from penstock.stores.cassandra_clients import is_passing
 
-__all__ = ["failed_requests"]
+__all__ = ["send_requests"]
 
 
-def failed_requests(
+def send_requests(
     session: Any, requests: Sequence[tuple[Any, Sequence[Any]]], at_once: int
 ) -> tuple[dict[int, BaseException], int]:
     """Send requests, each a statement and its values, in any order; wait for the answers.

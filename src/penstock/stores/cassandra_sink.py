@@ -16,7 +16,7 @@ from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext, VersionedSink
 from penstock.sinks.patience import Patience
 from penstock.stores.cassandra_clients import as_external, get_session, is_passing, open_session
-from penstock.stores.cassandra_requests import failed_requests
+from penstock.stores.cassandra_requests import send_requests
 from penstock.stores.cassandra_table import TableShape, fit_table, values_of
 from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
@@ -193,7 +193,7 @@ class _RowTask(RejectingTask):
         """Write all, in any order, and again what servers could not write at once."""
         patience = Patience(self._binding.retry_s)
         while writes:
-            failed, begun = failed_requests(
+            failed, begun = send_requests(
                 self._session,
                 [(write.statement, write.values) for write in writes],
                 self._binding.writes_at_once,

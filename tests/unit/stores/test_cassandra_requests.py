@@ -13,7 +13,7 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.cassandra_clients import as_external
-from penstock.stores.cassandra_requests import failed_requests
+from penstock.stores.cassandra_requests import send_requests
 
 
 class Answer:
@@ -55,7 +55,7 @@ def test_servers_that_are_away_are_asked_a_few_times() -> None:
     """Not once for each of many records, each of which would wait for its time."""
     error = NoHostAvailable("nobody", {})
     session = Session(lambda _: [error])
-    failed, begun = failed_requests(session, requests(5_000), 128)
+    failed, begun = send_requests(session, requests(5_000), 128)
     assert (failed, begun, session.asked) == ({0: error}, 1, 1)
 
 
@@ -63,7 +63,7 @@ def test_what_is_refused_stops_nothing() -> None:
     """Neither by the servers nor by the client."""
     bad = InvalidRequest("no")
     session = Session(lambda number: [bad if number % 100 == 7 else None])
-    failed, begun = failed_requests(session, [*requests(1_000), ("insert", (-1,))], 16)
+    failed, begun = send_requests(session, [*requests(1_000), ("insert", (-1,))], 16)
     assert (len(failed), begun) == (11, 1_001)
     assert isinstance(failed[1_000], TypeError)
 
@@ -72,7 +72,7 @@ def test_a_second_answer_is_nothing() -> None:
     """The client gives one when what was too slow is refused later."""
     slow = OperationTimedOut()
     session = Session(lambda number: [slow, InvalidRequest("late")] if number == 2 else [None, None])
-    failed, begun = failed_requests(session, requests(3), 1)
+    failed, begun = send_requests(session, requests(3), 1)
     assert (failed, begun) == ({2: slow}, 3)
 
 

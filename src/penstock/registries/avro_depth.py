@@ -1,4 +1,4 @@
-"""Avro nesting: schemas and messages that a reader could not get through, because they nest without end."""
+"""Avro depth: refuse messages that nest too deep for a reader, and arrays that have no end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from penstock.errors import SchemaError
 
-__all__ = ["Nesting", "nesting_of"]
+__all__ = ["DepthCheck", "make_depth_check"]
 
 _MOST_LEVELS: Final = 1000
 # The reader calls itself for each level, which may take one byte. So many levels it survives.
@@ -17,15 +17,15 @@ _MOST_DIGITS: Final = 10
 _RECORDS: Final = ("record", "error")
 
 
-class Nesting(Protocol):
-    """What says whether a message is nested too deep."""
+class DepthCheck(Protocol):
+    """A check of the depth of messages."""
 
     def __call__(self, message: bytes, begin: int) -> None:
         """Raise ValueError for a message, which has its record at a position, that is nested too deep to be read."""
 
 
-def nesting_of(schema: Any, named: Mapping[str, Any]) -> Nesting | None:
-    """Return what checks messages of a parsed schema; None if their depth is that of the schema.
+def make_depth_check(schema: Any, named: Mapping[str, Any]) -> DepthCheck | None:
+    """Return a check for messages of a parsed schema, or None if the schema bounds their depth.
 
     `named` are the types that have names. Raises SchemaError for arrays whose items take no bytes, since a few bytes
     can say that there are billions.
@@ -49,7 +49,7 @@ class _Types:
 
     def is_recursive(self, schema: Any, around: tuple[str, ...]) -> bool:
         """Return whether a type is within itself. Raises SchemaError."""
-        schema = _resolved(schema, self._named)
+        schema = _resolve(schema, self._named)
         if isinstance(schema, list):
             return self._any_recursive(schema, around)
         if not isinstance(schema, dict):
@@ -77,7 +77,7 @@ class _Types:
 
     def _is_empty(self, schema: Any, around: tuple[str, ...]) -> bool:
         """Return whether values of a type take no bytes."""
-        schema = _resolved(schema, self._named)
+        schema = _resolve(schema, self._named)
         if not isinstance(schema, dict):
             return bool(schema == "null")
         kind = schema["type"]
@@ -89,7 +89,7 @@ class _Types:
         return bool(kind == "null" or (kind == "fixed" and not schema["size"]))
 
 
-def _resolved(schema: Any, named: Mapping[str, Any]) -> Any:
+def _resolve(schema: Any, named: Mapping[str, Any]) -> Any:
     """Return what a name stands for, and a type in a dictionary of its own as it is."""
     if isinstance(schema, str):
         return named.get(schema, schema)
@@ -106,7 +106,7 @@ class _Walk:
 
     def parts(self, schema: Any) -> Iterator[Any]:
         """Pass over a value, and yield the types of the values within it, each when it is there."""
-        schema = _resolved(schema, self._named)
+        schema = _resolve(schema, self._named)
         if isinstance(schema, list):
             branch = self._long()
             if not 0 <= branch < len(schema):
