@@ -54,7 +54,8 @@ class ModelledStore:
         self.requests += 1
         if self._fate().startswith("fails"):
             raise ExternalSystemError(f"{name} cannot be written.")
-        self.objects[name] = content.read()
+        with self._one:
+            self.objects[name] = content.read()
 
     def find(self, name: str) -> bytes | None:
         self.requests += 1
@@ -68,15 +69,16 @@ class ModelledStore:
         self.requests += 1
         if self._fate().startswith("fails"):
             raise ExternalSystemError("Objects cannot be removed.")
-        for name in names:
-            self.objects.pop(name, None)
+        with self._one:
+            for name in names:
+                self.objects.pop(name, None)
 
     def remove_unfinished(self) -> None:
         """Nothing is left: an object is there whole or not at all."""
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         self.requests += 1
-        found = sorted(
-            name.removeprefix(f"{folder}/") for name in self.objects if name.startswith(f"{folder}/")
-        )
+        with self._one:
+            names = list(self.objects)
+        found = sorted(name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/"))
         return iter([name for name in found if name > after])

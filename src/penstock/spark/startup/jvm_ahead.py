@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 
 from penstock.errors import PenstockError
 from penstock.machine.jars import pyspark_folder
-from penstock.spark.startup.jvm_start import JvmStart, jvm_environment, jvm_settings
+from penstock.spark.startup.jvm_start import JvmStart, jvm_environment, jvm_settings, start_environment
 
 __all__ = ["JvmAhead", "discard_jvm_ahead", "jvm_ahead", "take_jvm_ahead"]
 
@@ -56,7 +56,7 @@ class JvmAhead:
                 stderr=self._output,
                 # So is a SIGTERM to all processes of the job, as `timeout` sends it.
                 process_group=0,
-                env={**self._environment, **variables},
+                env={**self._environment, **start_environment(start), **variables},
             )
         finally:
             signal.signal(signal.SIGINT, before)

@@ -15,9 +15,10 @@ from penstock.machine.jars import bare_filesystem_jar, pyspark_folder
 from penstock.machine.java import find_java
 from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.machine.python import interpreter_without
+from penstock.machine.spark_home import quick_spark_home
 from penstock.spark.startup.fork_server import ADDRESS, CLIENT, fork_server_address
 
-__all__ = ["JvmStart", "jvm_environment", "jvm_settings"]
+__all__ = ["JvmStart", "jvm_environment", "jvm_settings", "start_environment"]
 
 # The JVM mostly moves bytes of packed rows, and its optimizing compiler would compete with the Python workers for the
 # cores for a minute before it pays off. Measured on 2 cores: without it, a run of 24 M rows from files is 15 to 30 %
@@ -100,6 +101,14 @@ def jvm_environment(start: JvmStart) -> dict[str, str]:
     if start.is_local:
         fixed[ADDRESS] = fork_server_address()
     return {**added, **os.environ, **fixed}
+
+
+def start_environment(start: JvmStart) -> dict[str, str]:
+    """Return the variables that the JVM has besides, which this process does not keep: they say where Spark is."""
+    if start.is_local:
+        return {}
+    # On this machine it makes no difference for workers, which run elsewhere and with an interpreter of the user's.
+    return {"SPARK_HOME": str(quick_spark_home(Path(os.environ.get("SPARK_HOME") or pyspark_folder())))}
 
 
 def _worker_python(start: JvmStart) -> str:
