@@ -94,11 +94,16 @@ class Series:
         self.values.append(value)
 
     def median(self, begin: float, end: float) -> float:
-        """Return the median of the values recorded within a part of the time."""
-        within = [value for at, value in zip(self.at, self.values, strict=True) if begin <= at <= end]
-        if not within:
-            raise RuntimeError("The soak is too short: a part of it has no value. Give it more --seconds.")
-        return statistics.median(within)
+        """Return the median of the values recorded within a part of the time.
+
+        If there are none, it is the next value, which a slow machine was measuring then, or else the last one.
+        """
+        if not self.values:
+            raise RuntimeError("The soak is too short: nothing was measured. Give it more --seconds.")
+        recorded = list(zip(self.at, self.values, strict=True))
+        within = [value for at, value in recorded if begin <= at <= end]
+        later = (value for at, value in recorded if at > end)
+        return statistics.median(within or [next(later, self.values[-1])])
 
 
 def growth(series: Series, part: float = 0.1) -> tuple[float, float, float]:
@@ -307,7 +312,8 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         with feed, usage:
             while clock.part() < 1:
                 at_s = time.monotonic()
-                command_ms.add(clock.part(), commands.send_one() * 1000)
+                took_s = commands.send_one()
+                command_ms.add(clock.part(), took_s * 1000)
                 time.sleep(max(0.0, at_s + sizes.period_s - time.monotonic()))
     finally:
         summary = job.end()

@@ -178,10 +178,9 @@ def test_another_stream_of_the_same_name_is_refused(
     kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the start, and while the job runs: iterators of the old one may go on in the new one, and not at its begin."""
-    monkeypatch.setattr(kinesis_receiver, "_LOOK_S", 2.0)
     name = kinesis.create("anew")
     receive(tmp_path, kinesis.uri(name))
-    with receiver(tmp_path, kinesis.uri(name, "&poll_ms=10000")) as running:
+    with receiver(tmp_path, kinesis.uri(name, "&poll_ms=60000")) as running:
         kinesis.client.delete_stream(StreamName=name)
         while name in kinesis.client.list_streams()["StreamNames"]:
             time.sleep(0.05)
@@ -190,6 +189,7 @@ def test_another_stream_of_the_same_name_is_refused(
         # Kinesalite tells when a stream was created to a second.
         time.sleep(1)
         kinesis.create(name)
+        monkeypatch.setattr(kinesis_receiver, "_LOOK_S", 0.0)
         deadline = time.monotonic() + 20
         while running.error is None and time.monotonic() < deadline:
             time.sleep(0.05)
