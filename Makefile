@@ -132,7 +132,7 @@ bench-registry: setup ## JSON Schema and protobuf of a registry to columns, besi
 bench-lake-source: setup ## rows of Delta Lake and Iceberg to columns, beside delta-rs and pyiceberg
 	@$(BIN)/python -m benchmarks.lake_source $(ARGS)
 
-bench-object-source: setup ## objects of a store to columns, beside obstore and pyarrow (ARGS="--uri s3://BUCKET/PREFIX")
+bench-object-source: setup ## objects of a store or HDFS to columns, beside obstore or hdfs-native, and pyarrow (ARGS="--uri s3://BUCKET/PREFIX")
 	@$(BIN)/python -m benchmarks.object_source $(ARGS)
 
 bench-http-receiver: setup ## requests to a job beside a plain server
@@ -149,7 +149,7 @@ bench-table-source: setup ## rows read from PostgreSQL beside psycopg alone (ARG
 bench-table-lookup: setup ## lookups in a table of PostgreSQL beside psycopg alone (ARGS="--url postgresql://...")
 	@$(BIN)/python -m benchmarks.table_lookup $(ARGS)
 
-bench-object-sink: setup ## files of an object store beside obstore and pyarrow alone (ARGS="--uri s3://BUCKET/PREFIX")
+bench-object-sink: setup ## files of an object store or HDFS beside obstore or hdfs-native alone (ARGS="--uri s3://BUCKET/PREFIX")
 	@$(BIN)/python -m benchmarks.object_sink $(ARGS)
 
 bench-lake-sink: setup ## rows of Delta Lake and Iceberg beside delta-rs and pyiceberg alone

@@ -1,14 +1,14 @@
-"""The sink of object stores beside its client, obstore, with pyarrow, on the same rows and the same store, in turns.
+"""The sink of object stores beside the plain client, with pyarrow, on the same rows and the same store, in turns.
 
-The client alone encodes all rows as one file and puts it. The sink writes blocks into a file on disk, puts that under a
-name with its digest, and creates the manifest. Endpoint and keys come from the environment.
+The client is obstore, or hdfs-native for HDFS. Alone it puts all rows as one file, which is encoded in memory. The sink
+writes blocks into a file on disk, puts that under a name with its digest, and creates the manifest. Endpoint and keys
+come from the environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import os
 import statistics
 import tempfile
 import time
@@ -17,16 +17,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import obstore
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from benchmarks.plain_stores import open_plain_store
 from benchmarks.report import note, print_json, print_table
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import FileFormat, ObjectsBinding
-from penstock.objects.object_folder import AT_WORK
-from penstock.objects.object_stores import Place, store_of
 from penstock.records.json_lines import JsonLines
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
@@ -66,12 +64,9 @@ def by_penstock(uri: str, file_format: FileFormat, blocks: Sequence[pa.RecordBat
 
 def by_client(uri: str, file_format: FileFormat, blocks: Sequence[pa.RecordBatch]) -> float:
     """Put all rows as one object with the client alone; return the seconds that takes."""
-    scheme, _, rest = uri.partition("://")
-    bucket, _, prefix = rest.partition("/")
-    store = store_of(Place(scheme, bucket, prefix), os.environ, AT_WORK)
-    name = f"{prefix}/{uuid.uuid4().hex}.{file_format}"
+    store, name = open_plain_store(uri), uuid.uuid4().hex
     # The sink's connection is open, too, when its task begins.
-    obstore.put(store, f"{name}.first", b"")
+    store.put(f"{name}.first", b"")
     begun_s = time.perf_counter()
     out = io.BytesIO()
     table = pa.Table.from_batches(blocks)
@@ -84,7 +79,7 @@ def by_client(uri: str, file_format: FileFormat, blocks: Sequence[pa.RecordBatch
         for block in blocks:
             out.write(lines.encode(block))
     out.seek(0)
-    obstore.put(store, name, out)
+    store.put(f"{name}.{file_format}", out)
     return time.perf_counter() - begun_s
 
 
@@ -107,7 +102,7 @@ def measure(uri: str, file_format: FileFormat, rows: int, rounds: int) -> dict[s
 def main() -> None:
     """Measure all formats, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--uri", required=True, help="s3://BUCKET/PREFIX")
+    parser.add_argument("--uri", required=True, help="s3://BUCKET/PREFIX or hdfs://HOST:PORT/PREFIX")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()

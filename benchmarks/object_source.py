@@ -1,9 +1,9 @@
-"""Objects of a store as a source beside obstore and pyarrow, which read the same objects, in turns.
+"""Objects of a store as a source beside the plain client and pyarrow, which read the same objects, in turns.
 
-The client alone lists the prefix and makes Arrow columns of each object in memory. penstock lists it, too, writes the
-list of objects by which a replay reads the same, copies each object to disk, and gives each row its place; it reads as
-one task of a micro-batch. Lines of JSON become records on both sides, by msgspec. Endpoint and keys come from the
-environment. Times are those of the processor, without that of the server.
+The client is obstore, or hdfs-native for HDFS. Alone it lists the prefix and makes Arrow columns of each object in
+memory. penstock lists it, too, writes the list of objects by which a replay reads the same, copies each object to disk,
+and gives each row its place; it reads as one task of a micro-batch. Lines of JSON become records on both sides, by
+msgspec. Endpoint and keys come from the environment. Times are those of the processor, without that of the server.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import os
 import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import obstore
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from benchmarks.decoding_turns import measure, print_found
 from benchmarks.object_sink import READING, blocks_of
+from benchmarks.plain_stores import open_plain_store
 from benchmarks.report import print_json
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import FileFormat, ObjectsBinding
-from penstock.objects.object_folder import AT_WORK
-from penstock.objects.object_stores import Place, store_of
 from penstock.records.json_lines import JsonLines
 from penstock.records.wire_formats import JsonFormat
 from penstock.sinks.object_sink import open_folder
@@ -55,14 +52,13 @@ def encoded(table: pa.Table, file_format: FileFormat) -> bytes:
 
 def contestants(uri: str, file_format: FileFormat, rows: int, folder: Path) -> dict[str, Callable[[], int]]:
     """Put objects below a new prefix, and return who reads them."""
-    scheme, _, rest = uri.partition("://")
-    bucket, _, prefix = f"{rest}/{uuid.uuid4().hex}".partition("/")
-    store = store_of(Place(scheme, bucket, prefix), os.environ, AT_WORK)
+    place = f"{uri}/{uuid.uuid4().hex}"
+    store = open_plain_store(place)
     table, size = pa.Table.from_batches(blocks_of(rows)), -(-rows // _OBJECTS)
     for number, first in enumerate(range(0, rows, size)):
         content = encoded(table.slice(first, size), file_format)
-        obstore.put(store, f"{prefix}/{number:03}.{file_format}", content)
-    binding = parse_binding("rows", f"{scheme}://{bucket}/{prefix}?format={file_format}", "data")
+        store.put(f"{number:03}.{file_format}", content)
+    binding = parse_binding("rows", f"{place}?format={file_format}", "data")
     assert isinstance(binding, ObjectsBinding)
     logs, form = itertools.count(), JsonFormat(READING, allow_nan=False)
 
@@ -76,18 +72,17 @@ def contestants(uri: str, file_format: FileFormat, rows: int, folder: Path) -> d
 
     def by_client() -> int:
         found = 0
-        for block in obstore.list(store, prefix):
-            for one in block:
-                content = obstore.get(store, one["path"]).bytes()
-                if file_format == "parquet":
-                    found += len(pq.read_table(pa.BufferReader(content)))
-                elif file_format == "csv":
-                    found += len(pa.csv.read_csv(pa.BufferReader(content)))
-                else:
-                    found += len(form.decode(pa.array(bytes(content).splitlines(), pa.binary())).batch)
+        for path in store.paths():
+            content = store.get(path)
+            if file_format == "parquet":
+                found += len(pq.read_table(pa.BufferReader(content)))
+            elif file_format == "csv":
+                found += len(pa.csv.read_csv(pa.BufferReader(content)))
+            else:
+                found += len(form.decode(pa.array(content.splitlines(), pa.binary())).batch)
         return found
 
-    return {"penstock": by_penstock, "obstore and pyarrow": by_client}
+    return {"penstock": by_penstock, f"{store.name} and pyarrow": by_client}
 
 
 def measure_objects(uri: str, file_format: FileFormat, rows: int, rounds: int) -> dict[str, Any]:
@@ -99,7 +94,7 @@ def measure_objects(uri: str, file_format: FileFormat, rows: int, rounds: int) -
 def main() -> None:
     """Measure all formats, and print tables and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--uri", required=True, help="s3://BUCKET/PREFIX")
+    parser.add_argument("--uri", required=True, help="s3://BUCKET/PREFIX or hdfs://HOST:PORT/PREFIX")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()

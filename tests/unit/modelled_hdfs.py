@@ -26,10 +26,14 @@ class _Status:
     length: int
     isdir: bool
     modification_time: int = 0
+    blocksize: int = 128 << 20
 
 
 class ModelledHdfs(ObjectFolder):
-    """A folder of HDFS in memory; `fate` decides what becomes of each request that changes something."""
+    """A folder of HDFS in memory; `fate` decides what becomes of each request that changes something.
+
+    A file has blocks of `block_bytes`. Of those that are in `unsynced`, a power cut takes what it has.
+    """
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, fate: Callable[[], HdfsFate] = lambda: "well"
@@ -38,6 +42,8 @@ class ModelledHdfs(ObjectFolder):
         self.files: dict[str, bytes] = {}
         self.late: list[Callable[[], object]] = []
         self.replaces = False
+        self.block_bytes = 128 << 20
+        self.unsynced: set[tuple[str, int]] = set()
         self._fate = fate
         monkeypatch.setattr(hdfs_client, "client_of", lambda _: self._model)
         monkeypatch.setattr(hdfs_client, "_FIRST_PAUSE_S", 0.0)
@@ -100,7 +106,7 @@ class _Client:
 
     def get_file_info(self, path: str) -> _Status:
         if path in self._hdfs.files:
-            return _Status(path, len(self._hdfs.files[path]), isdir=False)
+            return _Status(path, len(self._hdfs.files[path]), isdir=False, blocksize=self._hdfs.block_bytes)
         if any(name.startswith(f"{path}/") for name in self._hdfs.files):
             return _Status(path, 0, isdir=True)
         raise FileNotFoundError(path)
@@ -124,10 +130,17 @@ class _Writer:
         self._content = b""
 
     def write(self, content: bytes) -> None:
+        first = len(self._content) // self._hdfs.block_bytes
         self._content += content
+        self._hdfs.unsynced.update((self._path, block) for block in range(first, self._last_block() + 1))
 
     def hsync(self) -> None:
+        # The blocks before the last one have been closed.
+        self._hdfs.unsynced.discard((self._path, self._last_block()))
         self._hdfs.change(self._show)
+
+    def _last_block(self) -> int:
+        return (len(self._content) - 1) // self._hdfs.block_bytes
 
     def close(self) -> None:
         self._hdfs.change(self._show)

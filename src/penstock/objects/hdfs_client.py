@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["HdfsClient"]
 
 _T = TypeVar("_T")
-# A block of a file has a multiple of it, unless somebody has set an odd size.
-_BLOCK_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 8 << 20
+# The DataNodes write so much to their disks before they have to answer.
+_SYNC_BYTES: Final = 64 << 20
 _AT_ONCE: Final = 8
 _FIRST_PAUSE_S: Final = 0.2
 _LAST_PAUSE_S: Final = 1.0
@@ -93,9 +94,18 @@ class HdfsClient:
 
         hidden.renew()
         writer = self._within(lambda client: client.create(_full(hidden.path), WriteOptions()))
-        while block := content.read(_BLOCK_BYTES):
-            self._bounded(functools.partial(writer.write, block))
-            # Otherwise the DataNodes would keep it in memory for a while.
+        # The DataNodes keep in memory what is not synced, and a sync is for the last block of a file alone.
+        written, block_bytes, is_synced = 0, _PIECE_BYTES, True
+        while piece := content.read(min(_PIECE_BYTES, block_bytes - written % block_bytes)):
+            self._bounded(functools.partial(writer.write, piece))
+            written += len(piece)
+            if written == _PIECE_BYTES:
+                # Smaller files have one block, unless somebody has set a tiny size.
+                block_bytes = self._status(hidden.path).blocksize
+            is_synced = written % block_bytes == 0 or written % _SYNC_BYTES == 0
+            if is_synced:
+                self._bounded(writer.hsync)
+        if not is_synced:
             self._bounded(writer.hsync)
         self._bounded(writer.close)
         hidden.is_written = True
@@ -123,8 +133,8 @@ class HdfsClient:
     def _blocks(self, reader: FileReader, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         size = len(reader)
         last = size if end is None else min(end, size)
-        for at in range(start, last, _BLOCK_BYTES):
-            length = min(_BLOCK_BYTES, last - at)
+        for at in range(start, last, _PIECE_BYTES):
+            length = min(_PIECE_BYTES, last - at)
             yield self._bounded(functools.partial(reader.read_range, at, length))
 
     def size(self, path: str) -> int:

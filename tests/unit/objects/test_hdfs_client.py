@@ -11,7 +11,7 @@ import pytest
 from modelled_hdfs import HdfsFate, ModelledHdfs
 
 from penstock.errors import BindingError, ExternalSystemError
-from penstock.objects import hdfs_connections
+from penstock.objects import hdfs_client, hdfs_connections
 from penstock.objects.hdfs_connections import client_of, within
 from penstock.objects.hdfs_errors import explain, is_passing, is_refusal
 from penstock.objects.object_stores import Place
@@ -25,6 +25,20 @@ REQUESTS = 4
 def answered(name: str, message: str) -> RuntimeError:
     """An answer of the NameNode, as the library shows it."""
     return RuntimeError(f'RPCError("{name}", "{message}\\n\\tat org.apache.hadoop.X.y(X.java:1)")')
+
+
+@pytest.mark.parametrize("block_bytes", [12, 32, 128])
+@pytest.mark.parametrize("size", [0, 1, 8, 32, 97, 256])
+def test_each_block_of_a_file_is_synced(block_bytes: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the next one begins, whatever the size of blocks is."""
+    monkeypatch.setattr(hdfs_client, "_PIECE_BYTES", 8)
+    monkeypatch.setattr(hdfs_client, "_SYNC_BYTES", 64)
+    hdfs = ModelledHdfs(monkeypatch)
+    hdfs.block_bytes = block_bytes
+    content = bytes(range(size))
+    hdfs.put("large", io.BytesIO(content))
+    assert hdfs.find("large") == content
+    assert not hdfs.unsynced
 
 
 @pytest.mark.parametrize("fate", BAD)
