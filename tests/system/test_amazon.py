@@ -349,7 +349,9 @@ def test_items_have_the_last_values_whoever_writes_late(dynamo: DynamoServer, tm
     )
 
 
-def test_a_record_that_is_refused_leaves_the_one_before_it(dynamo: DynamoServer, tmp_path: Path) -> None:
+def test_a_record_that_is_refused_leaves_the_one_before_it(
+    dynamo: DynamoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Within a block, too. An item that is too large for a request is rejected here: the server says nothing of it."""
     table = dynamo.create("refused", sensor="N")
     sink = opening(dynamo.uri(table), READING)()
@@ -377,6 +379,9 @@ def test_a_record_that_is_refused_leaves_the_one_before_it(dynamo: DynamoServer,
         ExternalSystemError, match="was made anew since the start of this run, with the key device"
     ):
         write(sink, 1, READING, (1, 1.0, "a"))
+    monkeypatch.setattr(dynamo_sink, "_KEY_CHECKED_EVERY_S", 0.0)
+    with pytest.raises(ExternalSystemError, match="was made anew since the start of this run"):
+        sink.commit(1, [b""])
 
 
 def test_a_server_that_stands_still_is_not_asked_for_each_item(

@@ -224,6 +224,26 @@ def test_a_table_that_changes_ends_the_run(server: CassandraServer, session: Any
         write(opened(server.uri(table, "?ttl_s=630720000")), 400, one)
 
 
+def test_a_table_that_is_made_anew_with_another_key_ends_the_run(
+    server: CassandraServer, session: Any, table: str
+) -> None:
+    """It takes the rows; the client hears of it."""
+    sink = opened(server.uri(table))
+    one = rows(READING, (1, 1.0, "a"))
+    assert write(sink, 100, one) == []
+    session.execute(f"DROP TABLE {table}")
+    session.execute(f"CREATE TABLE {table} (sensor bigint, celsius double, room text PRIMARY KEY)")
+
+    def write_again() -> None:
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            write(sink, 200, one)
+            time.sleep(0.1)
+
+    with pytest.raises(ExternalSystemError, match="its primary key is another"):
+        write_again()
+
+
 def test_rows_expire(server: CassandraServer, session: Any, table: str) -> None:
     """With ttl_s."""
     write(opened(server.uri(table, "?ttl_s=100&consistency=one")), 100, rows(READING, (1, 1.0, "a")))

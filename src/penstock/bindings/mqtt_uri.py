@@ -59,6 +59,7 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
         protocol=known.get("protocol", "5"),
         origin=uri.switch("origin"),
         retain=known.get("retain") == "true",
+        max_message_bytes=known.get("max_message_bytes"),
         client_id=known.get("client_id"),
         prefetch=prefetch,
         registry=registry_of(known, uri.role),

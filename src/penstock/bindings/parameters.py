@@ -271,6 +271,14 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Whether the broker keeps the last message of each topic for those who subscribe later.",
     ),
     Parameter(
+        "max_message_bytes",
+        MQTT_SCHEMES,
+        ("sink",),
+        "integer",
+        "no limit but that of the broker, if it tells one (MQTT 5)",
+        "A record with a larger message becomes a dead letter: for brokers that end the connection instead.",
+    ),
+    Parameter(
         "records_per_request",
         WEB_SCHEMES,
         ("sink",),

@@ -249,7 +249,8 @@ class MqttBinding(MessageSettings):
 
     `uri` has its password masked; `login` has it, or a reference to it. Without a `client_id` the job chooses one for
     its checkpoint. `prefetch` is how many messages may be unacknowledged. `origin` is None where it depends on whether
-    a record can be known again after a crash. The certificates are files in PEM.
+    a record can be known again after a crash. The certificates are files in PEM. A sink sends no message
+    whose body has more than `max_message_bytes`.
     """
 
     stream: str
@@ -266,6 +267,7 @@ class MqttBinding(MessageSettings):
     prefetch: int = UNACKNOWLEDGED
     origin: bool | None = None
     retain: bool = False
+    max_message_bytes: int | None = None
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None

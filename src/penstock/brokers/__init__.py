@@ -2,5 +2,5 @@
 
 In: a binding.
 Out: a topic that exists, or an error that says what is missing.
-Imports: bindings, errors.
+Imports: base, bindings, errors.
 """

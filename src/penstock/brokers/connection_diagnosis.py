@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.tls_ports import speaks_tls
+
 __all__ = ["connection_problem"]
 
 _TIMEOUT_S: Final = 2.0
@@ -44,30 +46,21 @@ def connection_problem(servers: str, settings: Mapping[str, Any], reason: str) -
 
 def _problem_at(host: str, port: int, settings: Mapping[str, Any]) -> str | None:
     """Return the problem of one address. Raises OSError when nothing listens there."""
-    socket.create_connection((host, port), _TIMEOUT_S).close()
+    speaks = speaks_tls(host, port)
     protocol = str(settings.get("security.protocol", "plaintext")).lower()
     if protocol not in _ENCRYPTED:
-        if not _speaks_tls(host, port):
+        if not speaks:
             return None
         return (
             f"it expects TLS, and the client speaks {protocol.upper()}. Write security.protocol=SSL, or SASL_SSL for a "
             "login, in the URI."
         )
-    if not _speaks_tls(host, port):
+    if not speaks:
         return (
             f"it does not speak TLS at that port, but security.protocol={protocol.upper()}. Correct the port, or "
             "security.protocol, in the URI."
         )
     return _certificate_problem(host, port, settings)
-
-
-def _speaks_tls(host: str, port: int) -> bool:
-    context = _context({"enable.ssl.certificate.verification": "false"})
-    try:
-        _shake_hands(host, port, context)
-    except OSError:
-        return False
-    return True
 
 
 def _certificate_problem(host: str, port: int, settings: Mapping[str, Any]) -> str | None:

@@ -128,7 +128,9 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
         return fine(check, answer)
     except PlaceMissingError as e:
         if careful != binding:
-            return fine(check, f"{redact(binding.uri)} does not exist yet; the job creates it")
+            return fine(
+                check, f"{redact(binding.uri)} does not exist yet; the job creates it{_with_it(binding)}"
+            )
         return refused(check, e)
     except PenstockError as e:
         return refused(check, e)
@@ -279,6 +281,12 @@ def _resolve(check: str, binding: SocketBinding) -> Finding:
         check,
         f"the host {binding.host} has an address; not connected, since that takes lines from the job",
     )
+
+
+def _with_it(binding: Binding) -> str:
+    """Return what a job creates with a missing place: a new catalog, if the path of the old one is wrong."""
+    file = iceberg_catalog.catalog_file(binding) if isinstance(binding, IcebergBinding) else None
+    return f", and a new catalog {file}" if file is not None and not file.exists() else ""
 
 
 def _not_created(binding: Binding) -> Binding:

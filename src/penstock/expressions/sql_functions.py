@@ -217,7 +217,9 @@ def _unix_millis(time: Node) -> Node:
 
 
 def _to_millis(value: Value) -> Value:
-    return pc.cast(pc.cast(value, pa.timestamp("ms", tz="UTC"), safe=False), BIGINT)
+    # A conversion alone would move times before 1970 to a later millisecond.
+    floored = pc.floor_temporal(value, unit="millisecond")
+    return pc.cast(pc.cast(floored, pa.timestamp("ms", tz="UTC")), BIGINT)
 
 
 def _timestamp_millis(millis: Node) -> Node:

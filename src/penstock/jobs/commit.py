@@ -36,6 +36,7 @@ from penstock.jobs.batch_bounds import BatchBounds
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.control_history import ControlHistory
 from penstock.jobs.dump_queue import DumpQueue
+from penstock.jobs.fetched_removal import FetchedRemoval
 from penstock.jobs.metrics_recorder import Counted, MetricsRecorder, SlotCounts
 from penstock.jobs.model_queue import ModelQueue
 from penstock.jobs.model_suspensions import ModelSuspensions
@@ -72,7 +73,7 @@ class _StepCounts(msgspec.Struct):
     `settings` holds the current values of the settings that were set. `keys`, `state_bytes` (stored state) and `held`
     (bytes of data that waits for a paused step) are by step and slot. `models` has the versions of each model, and
     `scores` what they have scored, by step and model; `windows` has the scores that policies look at. `unused_models`
-    has since which micro-batch no version has a content.
+    has since which micro-batch no version has a content, `fetched` which one has last read what commands refer to.
     """
 
     batch: int = -1
@@ -85,6 +86,7 @@ class _StepCounts(msgspec.Struct):
     scores: dict[str, dict[str, dict[str, VersionTally]]] = {}
     windows: dict[str, dict[str, ScoreWindow]] = {}
     unused_models: dict[str, int] = {}
+    fetched: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class RunServices:
     models: ModelQueue | None = None
     policies: PolicySender | None = None
     suspensions: ModelSuspensions | None = None
+    fetched: FetchedRemoval | None = None
 
 
 class BatchCommitter:
@@ -212,6 +215,7 @@ class BatchCommitter:
         self.models: Final = services.models
         self.policies: Final = services.policies
         self.suspensions: Final = services.suspensions
+        self._fetched: Final = services.fetched
         self._model_policies: Final = ModelPolicies(
             {name: step.models for name, step in bound.plan.accepting.steps.items()}
             if bound.plan.graph.steps()
@@ -298,6 +302,8 @@ class BatchCommitter:
         self._decide_on_models(self._count(batch_id, reports))
         if self.models is not None:
             self.models.remove_unused(batch_id, self._counts.models, self._counts.unused_models)
+        if self._fetched is not None:
+            self._fetched.remove_unread(batch_id, reports, self._counts.fetched)
         receipts = self._build_receipts(batch_id, reports)
         self.bound.receipts.write(batch_id, receipts)
         self.dumps.want(batch_id, receipts.together)

@@ -29,6 +29,7 @@ from penstock.jobs.commit import BatchCommitter, Progress, RunServices, RunSumma
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.events import RunEvents, settings_of, user_name
+from penstock.jobs.fetched_removal import fetched_removal
 from penstock.jobs.hindrances import check_room, convert_system_errors
 from penstock.jobs.intervals import changes_mode, check_cores
 from penstock.jobs.metrics_endpoint import serve_metrics
@@ -287,6 +288,7 @@ class JobRunner:
                 self._model_queue(checkpoint, bound, hooks),
                 PolicySender(bound.control, self._settings.bindings.get(COMMANDS), hooks.on_note),
                 self._suspensions(prepared, bound, hooks),
+                fetched_removal(checkpoint, self._settings.retained_batches),
             )
             in_real_time = bool(self._settings.checkpoint_interval_ms)
             committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)

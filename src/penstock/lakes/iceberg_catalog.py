@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_external",
     "catalog_file",
+    "check_folder",
     "file_settings",
     "open_catalog",
     "open_existing_table",
@@ -96,7 +97,8 @@ def open_table(binding: IcebergBinding) -> Table | None:
 
 
 def open_existing_table(binding: IcebergBinding) -> Table:
-    """Open the table of a binding. Raises PlaceMissingError when there is none."""
+    """Open the table of a binding. Raises PlaceMissingError when there is none, and what `check_folder` raises."""
+    check_folder(binding)
     table = open_table(binding)
     if table is None:
         raise PlaceMissingError(
@@ -104,6 +106,20 @@ def open_existing_table(binding: IcebergBinding) -> Table:
             "leave create_table=false out of the URI."
         )
     return table
+
+
+def check_folder(binding: IcebergBinding) -> None:
+    """Raise BindingError unless the folder of a catalog in a file exists, or is that of the warehouse, which is made.
+
+    A wrong path would begin a second catalog.
+    """
+    file = catalog_file(binding)
+    if file is None or file.parent.is_dir() or f"file://{file.parent}" == binding.warehouse:
+        return
+    raise BindingError(
+        f"Stream {binding.stream!r}: the catalog {file} cannot be there: {file.parent} is no folder. Correct catalog= "
+        f"in the URI, or make the folder for a new catalog: mkdir -p {file.parent}."
+    )
 
 
 def catalog_file(binding: IcebergBinding) -> Path | None:

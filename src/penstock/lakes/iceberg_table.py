@@ -12,6 +12,7 @@ from penstock.errors import BindingError
 from penstock.lakes.iceberg_catalog import (
     as_external,
     catalog_file,
+    check_folder,
     open_catalog,
     open_existing_table,
     open_table,
@@ -50,6 +51,7 @@ def _created(binding: IcebergBinding, schema: pa.Schema) -> Table:
 
     wanted = _wanted(binding, schema)
     spec = _wanted_spec(binding, wanted)
+    check_folder(binding)
     file = catalog_file(binding)
     try:
         if file is not None:

@@ -2,5 +2,5 @@
 
 In: messages of a topic filter, by a session that the broker keeps.
 Out: records in the journal of a stream; records and commands as messages.
-Imports: bindings, errors, records, sinks, sources.
+Imports: base, bindings, errors, records, sinks, sources.
 """

@@ -14,6 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from penstock.base.tls_ports import tls_advice
 from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import MqttBinding
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
@@ -134,9 +135,10 @@ class MqttConnection:
             )
             reason = self._ask(lambda: None, "connection")
         except (OSError, ValueError) as e:
+            advice = tls_advice(binding.host, binding.port, is_secure=binding.secure)
             raise ExternalSystemError(
                 f"Stream {binding.stream!r}: no MQTT broker answers at {binding.host}:{binding.port} ({e}). Start it, "
-                "or correct the address in the URI."
+                f"or correct the address in the URI.{advice}"
             ) from e
         if reason.value >= _FAILED:
             raise ExternalSystemError(

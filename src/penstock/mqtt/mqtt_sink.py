@@ -69,6 +69,15 @@ class MqttSink(PublishingSink):
             f"$ at its beginning, or more than {_MAX_TOPIC_BYTES} bytes."
         )
 
+    def why_lost(self, message: OutgoingMessage) -> str:
+        """Return why a broker ends the connection at a message: MQTT 3.1.1, and some brokers of 5, do not say it."""
+        return (
+            f"A message of {len(message.body)} bytes to {message.route!r} is not taken when it is sent alone, either. "
+            "Brokers end the connection when a message is too large (Mosquitto: message_size_limit, max_packet_size), "
+            "or when the user may not publish to the topic. Raise the limit, or give the right; or add "
+            "max_message_bytes=N to the URI, and larger messages become dead letters. "
+        )
+
 
 def _is_topic(topic: str, is_own: bool) -> bool:
     """Return whether a topic can be sent. Those that begin with $ are the broker's own, unless the URI names one."""
@@ -78,9 +87,17 @@ def _is_topic(topic: str, is_own: bool) -> bool:
 class _MqttPublisher:
     def __init__(self, binding: MqttBinding) -> None:
         self._retain: Final = binding.retain
+        self._max_bytes: Final = binding.max_message_bytes
         self._connection: Final = MqttConnection(binding, None)
 
     def publish(self, waiting: dict[int, OutgoingMessage], refused: dict[int, str]) -> None:
+        if self._max_bytes is not None:
+            for row, size in [(row, len(message.body)) for row, message in waiting.items()]:
+                if size > self._max_bytes:
+                    del waiting[row]
+                    refused[row] = (
+                        f"It has {size} bytes, and max_message_bytes of the URI is {self._max_bytes}."
+                    )
         for row, reason in self._connection.publish(waiting, self._retain):
             del waiting[row]
             if reason:

@@ -2,5 +2,5 @@
 
 In: messages of a queue or a stream; records of one micro-batch.
 Out: records in the journal of a stream; messages of an exchange, each confirmed.
-Imports: bindings, errors, records, sinks, sources.
+Imports: base, bindings, errors, records, sinks, sources.
 """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 from typing import Final
 
+from penstock.base.tls_ports import tls_advice
 from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import ExchangeBinding, QueueBinding, RabbitStreamBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError, RecordsLostError
@@ -39,7 +41,7 @@ class Problems:
 
     def unreachable(self, reason: object) -> ExternalSystemError:
         """Return the error when no server, or none that speaks the protocol, answers. `reason` may be its cause."""
-        if isinstance(reason, OSError) and reason.errno is not None:
+        if isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and reason.errno is not None:
             # Libraries put their own texts into errors of the system.
             reason = os.strerror(reason.errno) if reason.errno > 0 else reason.strerror
         advice = "Start the broker, or correct the address in the URI"
@@ -47,6 +49,7 @@ class Problems:
             advice += " (streams need the plugin rabbitmq_stream, whose port is usually 5552)"
         return ExternalSystemError(
             f"{self._stream}: no RabbitMQ answers at {self._host} ({reason}). {advice}."
+            f"{tls_advice(self._host.host, self._host.port, is_secure=self._host.secure)}"
         )
 
     def login_refused(self) -> ExternalSystemError:

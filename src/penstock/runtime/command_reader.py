@@ -27,8 +27,10 @@ from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
 from penstock.runtime.packed_rows import (
     CHECKPOINT_COMMANDS,
+    FETCHED,
     SLOT_COMMANDS,
     PackedRow,
+    counts_row,
     packed_batches,
     times_row,
 )
@@ -36,7 +38,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import dead_letter_rows
 from penstock.sources.base import SourceChunk
 from penstock.sources.chunk_times import TimesOfChunks
-from penstock.sources.fetched import FetchedFiles
+from penstock.sources.fetched import FetchedFiles, kept_name
 from penstock.streams.graph import COMMANDS, SourceNode
 
 __all__ = ["COMMAND_NODE", "CommandReader"]
@@ -45,6 +47,9 @@ COMMAND_NODE: Final = SourceNode(
     f"source/{COMMANDS}", COMMANDS, True, record_type("command BINARY"), protobuf=None, allow_nan=False
 )
 """The source of commands that every job with a keyed step has."""
+
+# For these a task keeps what it has found outside, if it looks for anything.
+_KEEPING: Final = frozenset({"reload-config", "dump-state", *MODEL_ORDERS})
 
 # The dead letter of a malformed command holds at most this much of it.
 _SHOWN_BYTES: Final = 4096
@@ -77,8 +82,9 @@ class CommandReader:
         for chunk in chunks:
             times.add(chunk)
             with no_cyclic_collection():
-                admitted, letters = self._read(chunk)
+                admitted, letters, kept = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
+            yield from (counts_row(FETCHED, name, 1) for name in kept)
             for destination, some in self._by_destination(admitted):
                 for slot in self.plan.slot_of.values():
                     concerns = functools.partial(_concerns, slot)
@@ -95,12 +101,13 @@ class CommandReader:
         later = [one for one in admitted if not one.refusal and one.command.apply == "at-checkpoint"]
         return [(to, some) for to, some in ((SLOT_COMMANDS, at_once), (CHECKPOINT_COMMANDS, later)) if some]
 
-    def _read(self, chunk: SourceChunk) -> tuple[list[AdmittedCommand], list[DeadLetter]]:
-        """Return the commands of a chunk, sorted by position, and its dead letters."""
+    def _read(self, chunk: SourceChunk) -> tuple[list[AdmittedCommand], list[DeadLetter], list[str]]:
+        """Return the commands of a chunk, sorted by position, its dead letters, and the names of what is kept."""
         accepting = self.plan.accepting
         commands: list[tuple[RecordPosition, Command]] = []
         refused: list[AdmittedCommand] = []
         letters: list[DeadLetter] = []
+        kept: list[str] = []
         for place, raw in self._places(chunk):
             try:
                 command = self._decode(raw)
@@ -109,6 +116,8 @@ class CommandReader:
                 shown = raw[:_SHOWN_BYTES]
                 letters.append(DeadLetter(str(e), COMMANDS, "", place.partition, place.offset, shown))
                 continue
+            if command.kind in _KEEPING:
+                kept.append(kept_name(_name_of(place), command.id))
             try:
                 commands.append((place, self._with_content(command, place)))
             except CommandError as e:
@@ -118,9 +127,9 @@ class CommandReader:
             refused.append(accepting.refuse_malformed(CommandError(bad.reason), place))
             letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
         admitted = accepting.admit(commands)
-        return (
-            sorted([*admitted, *refused], key=operator.attrgetter("place")) if refused else admitted
-        ), letters
+        if refused:
+            admitted = sorted([*admitted, *refused], key=operator.attrgetter("place"))
+        return admitted, letters, kept
 
     def _places(self, chunk: SourceChunk) -> Iterator[tuple[RecordPosition, bytes]]:
         assert chunk.raw is not None
@@ -141,7 +150,7 @@ class CommandReader:
         if command.kind not in ("reload-config", "dump-state"):
             return command
         payload: Any = msgspec.json.decode(command.payload)
-        name = f"{place.partition}-{place.offset}"
+        name = _name_of(place)
         if command.kind == "dump-state":
             to = payload.get("to") if isinstance(payload, dict) else None
             # Any other payload is refused later, when it is validated.
@@ -189,7 +198,12 @@ class CommandReader:
                 raise OSError(errno.EIO, str(e)) from e
             return b"null"
 
-        self.fetched.find_once(f"{place.partition}-{place.offset}", command.id, check)
+        self.fetched.find_once(_name_of(place), command.id, check)
+
+
+def _name_of(place: RecordPosition) -> str:
+    """Return the place of a command as the name of what is kept for it has it."""
+    return f"{place.partition}-{place.offset}"
 
 
 def _concerns(slot: Slot, admitted: AdmittedCommand) -> bool:

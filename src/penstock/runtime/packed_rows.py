@@ -30,6 +30,7 @@ __all__ = [
     "COUNTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_TYPE",
+    "FETCHED",
     "PACKED_DDL",
     "PACKED_SCHEMA",
     "RECEIPT_COLUMNS",
@@ -79,6 +80,8 @@ CHECKPOINT_COMMANDS: Final = "checkpoint-commands"
 """The same for commands that a slot in real time executes at the end of the interval."""
 REPORTS: Final = "reports"
 RECEIPT_COLUMNS: Final = "receipts"
+FETCHED: Final = "fetched"
+"""The kind of a count of what a task has kept for commands, by the name of each."""
 WATERMARKS: Final = "watermarks"
 TIME: Final = "time"
 WAKE: Final = "wake"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -88,6 +89,10 @@ class PublishingSink(ABC):
     def why_without_route(self) -> str:
         """Return why a record has no topic or routing key, as a sentence."""
 
+    def why_lost(self, message: OutgoingMessage) -> str:  # noqa: ARG002  # others say why they refuse a message
+        """Return what may be wrong with a message, if the connection is lost whenever it is published alone."""
+        return ""
+
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # the broker keeps no number
         """Return -1: the broker does not know micro-batches."""
         return -1
@@ -145,19 +150,32 @@ class _PublishTask(RejectingTask):
     def _publish(self, waiting: dict[int, OutgoingMessage], refused: dict[int, str]) -> None:
         """Publish messages until the broker has judged all of them.
 
-        When the connection is lost, those that are not confirmed are published again.
+        When the connection is lost, those that are not confirmed are published again: first one, then more and more,
+        so that the message is known at which a broker ends its connections.
         """
         patience = Patience(_PATIENCE_S)
+        count = len(waiting)
         while waiting:
+            now = dict(itertools.islice(waiting.items(), count))
+            rows = list(now)
             try:
                 if self._publisher is None:
                     others = self._others()
                     self._publisher = others.pop() if others else self._sink.open_publisher()
-                self._publisher.publish(waiting, refused)
+                self._publisher.publish(now, refused)
+                count *= 2
+                patience.begin()
             except self._sink.lost as e:
+                is_alone = self._publisher is not None and len(rows) == len(now) == 1
+                cause = self._sink.why_lost(now[rows[0]]) if is_alone else ""
                 self._drop()
-                if waiting and not patience.rest(has_progressed=False):
+                count = 1
+                has_progressed = len(now) < len(rows)
+                if now and not patience.rest(has_progressed=has_progressed):
                     raise ExternalSystemError(
                         f"Sink {self._sink.stream!r}: {self._sink.broker} takes no messages ({e}), for "
-                        f"{_PATIENCE_S:g} s. The records are sent again."
+                        f"{_PATIENCE_S:g} s. {cause}The records are sent again."
                     ) from e
+            for row in rows:
+                if row not in now:
+                    del waiting[row]

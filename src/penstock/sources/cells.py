@@ -19,6 +19,7 @@ from penstock.records.halves import work_by_halves
 from penstock.records.nested_values import mixes_times
 from penstock.records.shown_values import show_values
 from penstock.records.types import Field
+from penstock.sources.floored_times import floor_nanoseconds
 
 __all__ = ["Cells", "cast_cells", "missing_cells", "parse_cells"]
 
@@ -74,8 +75,10 @@ def _cast_all(column: pa.Array, target: pa.DataType) -> pa.Array:
         return column
     if mixes_times(column.type, target):
         raise pa.ArrowNotImplementedError("numbers are no times")
-    # Nanoseconds are truncated to the microseconds that records hold; no other conversion may lose anything.
-    found = column.cast(options=pc.CastOptions(target_type=target, allow_time_truncate=True))
+    # A time may become its microsecond or its day; no other conversion may lose anything.
+    found = floor_nanoseconds(column).cast(
+        options=pc.CastOptions(target_type=target, allow_time_truncate=True)
+    )
     if pa.types.is_float32(target) and infinities(found) > infinities(column):
         raise ValueError("a number is too large for 32 bits")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
 from penstock.objects.object_folder import AT_WORK, ObjectFolder
 from penstock.objects.object_stores import Place
 
-__all__ = ["FetchedFiles", "KeptInFolder", "KeptInStore"]
+__all__ = ["FetchedFiles", "KeptInFolder", "KeptInStore", "kept_name"]
 
 _REFUSALS: Final = (CommandError, PlaceRefusedError, ExternalSystemError)
 _MAX_KEPT: Final = 1000
@@ -62,6 +62,10 @@ class KeptInStore:
     def keep_first(self, name: str, content: bytes) -> None:
         """Keep what was found, unless another task was quicker. Raises ExternalSystemError."""
         self._objects.create(name, content)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove what no task can ask for again. Raises ExternalSystemError."""
+        self._objects.remove(names)
 
     @property
     def _objects(self) -> ObjectFolder:
@@ -107,7 +111,7 @@ class FetchedFiles:
         `found` may raise CommandError, PlaceRefusedError or ExternalSystemError, which counts as found, too. Raises
         CommandError with its message.
         """
-        name = f"{hashlib.sha256(f'{place}/{command_id}'.encode()).hexdigest()}.json"
+        name = kept_name(place, command_id)
         try:
             stored = self.kept.find(name)
             if stored is None:
@@ -125,6 +129,15 @@ class FetchedFiles:
         if "error" in content:
             raise CommandError(msgspec.json.decode(content["error"], type=str), command_id)
         return bytes(content["content"])
+
+
+def kept_name(place: str, command_id: str) -> str:
+    """Return the name under which is kept what was found for a command.
+
+    >>> kept_name("0-17", "cade42f7")[:12]
+    'dceaf8d705a1'
+    """
+    return f"{hashlib.sha256(f'{place}/{command_id}'.encode()).hexdigest()}.json"
 
 
 def _forget(folder: Path) -> None:

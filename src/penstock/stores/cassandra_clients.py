@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.base.tls_ports import tls_advice
 from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError, ExternalSystemError
@@ -39,6 +40,15 @@ def open_session(binding: CassandraBinding) -> Iterator[Any]:
 
 
 def _connect(binding: CassandraBinding) -> Any:
+    try:
+        return _open(binding)
+    except ExternalSystemError as e:
+        host, port = binding.servers[0]
+        advice = tls_advice(host, port, is_secure=binding.secure)
+        raise ExternalSystemError(f"{e}{advice}") from e.__cause__
+
+
+def _open(binding: CassandraBinding) -> Any:
     try:
         from cassandra import ConsistencyLevel
         from cassandra.auth import PlainTextAuthProvider

@@ -149,6 +149,7 @@ class _RowTask(RejectingTask):
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # the columns have them
         refused: dict[int, str] = {}
         self._is_checked = False
+        self._check_key()
         writes = self._writes(batch, refused)
         self._version += len(batch)
         self._send(writes, refused)
@@ -231,14 +232,26 @@ class _RowTask(RejectingTask):
 
     def _require_same_table(self, error: BaseException) -> None:
         """Raise unless a refusal is about a record: the time to live fits, and the table is as it was at the start."""
-        binding, target, reason = self._binding, self._target, " ".join(str(error).split())
+        binding, reason = self._binding, " ".join(str(error).split())
         if _OF_TTL.search(reason):
             raise BindingError(
                 f"Sink {binding.stream!r}: {binding.place} does not take ttl_s={binding.ttl_s} ({reason}). Lower it in "
                 "the URI."
             )
-        if self._is_checked:
-            return
+        if not self._is_checked:
+            self._check_table(reason)
+
+    def _check_key(self) -> None:
+        """Look at what servers have told the client, which costs no request: with another key writes may succeed."""
+        binding = self._binding
+        keyspace = self._session.cluster.metadata.keyspaces.get(binding.keyspace)
+        table = None if keyspace is None else keyspace.tables.get(binding.table)
+        if table is not None and tuple(column.name for column in table.primary_key) != self._target.key:
+            self._check_table("its primary key is another")
+
+    def _check_table(self, reason: str) -> None:
+        """Ask the servers for the table. Raises ExternalSystemError if it is not as it was at the start."""
+        binding, target = self._binding, self._target
         with as_external(binding):
             self._session.cluster.refresh_table_metadata(
                 binding.keyspace, binding.table, max_schema_agreement_wait=0

@@ -46,6 +46,7 @@ _MAX_BYTES: Final = 400 << 10
 _PATIENCE_S: Final = 60.0
 # The service answers questions about tables for all jobs of an account together.
 _CHECKED_EVERY_S: Final = 5.0
+_KEY_CHECKED_EVERY_S: Final = 60.0
 # Others write the same items at this moment.
 _CONFLICTS: Final = ("TransactionConflictException", "ReplicatedWriteConflictException")
 _CONDITION: Final = "attribute_not_exists(#m) OR NOT begins_with(#m, :s) OR #m <= :m"
@@ -61,6 +62,15 @@ class _Target:
     key: Mapping[str, str]
     takes_changes: bool
     run: int
+
+    def require_key(self, key: Mapping[str, str]) -> None:
+        """Raise ExternalSystemError unless the table has the key that it had at the start of the run."""
+        if list(key.items()) != list(self.key.items()):
+            raise ExternalSystemError(
+                f"Sink {self.binding.stream!r}: {self.binding.where} was made anew since the start of this run, with "
+                f"the key {', '.join(key)}. Start the job again, which checks it; what was not committed is written "
+                "again."
+            )
 
     def sink(self, lineage: str) -> str:
         """Return the beginning of all marks of this sink."""
@@ -93,6 +103,7 @@ class DynamoSink:
         self._rows: Final = record_type if upsert_key is None else row_type(record_type)
         self._upsert_key: Final = upsert_key
         self._target = _Target(binding, encoder, tuple(self._rows.field_names), {}, upsert_key is not None, 0)
+        self._checked_s = -math.inf
         own = [name for name in _OWN if name in self._rows.field_names]
         if own:
             raise BindingError(
@@ -108,6 +119,7 @@ class DynamoSink:
         """Check the table and its key, and number this run: later than those of the checkpoint, and than the clock."""
         binding = self._target.binding
         key = check_table(binding)
+        self._checked_s = time.monotonic()
         self._check_key(key)
         number = Path(checkpoint_folder) / f"dynamo-sink-{binding.stream}.run"
         with noting_errors(binding.stream):
@@ -138,8 +150,17 @@ class DynamoSink:
         """Return a task whose items the server has when they are written."""
         return _ItemTask(self._target, context)
 
-    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """Do nothing: the server has the items."""
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:  # noqa: ARG002  # the items are written
+        """Check now and then that the table has its key, since with another one writes may succeed, too."""
+        if not messages or time.monotonic() < self._checked_s + _KEY_CHECKED_EVERY_S:
+            return
+        self._checked_s = time.monotonic()
+        try:
+            key = check_table(self._target.binding)
+        except ExternalSystemError:
+            # The server has the items, and may be away by now.
+            return
+        self._target.require_key(key)
 
 
 _pools: Final[dict[tuple[int, int], ThreadPoolExecutor]] = {}
@@ -241,12 +262,7 @@ class _ItemTask(RejectingTask):
         """Raise unless the table has the key that it had at the start, so that a record is to blame for a refusal."""
         key = check_table(self._binding)
         self._checked_s = time.monotonic()
-        if list(key.items()) != list(self._target.key.items()):
-            raise ExternalSystemError(
-                f"Sink {self._binding.stream!r}: {self._binding.where} was made anew since the start of this run, with "
-                f"the key {', '.join(key)}. Start the job again, which checks it; what was not committed is written "
-                "again."
-            )
+        self._target.require_key(key)
 
     def _mark(self) -> str:
         context, run = self._context, self._target.run

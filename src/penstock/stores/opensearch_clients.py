@@ -8,6 +8,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from penstock.base.tls_ports import tls_advice
 from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.versioned_types import OpenSearchBinding
 from penstock.errors import BindingError, ExternalSystemError
@@ -42,7 +43,8 @@ def check_server(binding: OpenSearchBinding) -> str:
     try:
         answer = get_client(binding).get("/")
     except httpx.TransportError as e:
-        raise failed(binding, str(e)) from e
+        advice = tls_advice(binding.host, binding.port, is_secure=binding.secure)
+        raise failed(binding, str(e), advice) from e
     refuse(binding, answer)
     try:
         version = msgspec.json.decode(answer.content)["version"]
@@ -66,8 +68,8 @@ def refuse(binding: OpenSearchBinding, answer: httpx.Response) -> None:
         raise failed(binding, f"{answer.status_code} {reason}")
 
 
-def failed(binding: OpenSearchBinding, reason: str) -> BindingError | ExternalSystemError:
-    """Return the error for a server that cannot be reached, or cannot write."""
+def failed(binding: OpenSearchBinding, reason: str, advice: str = "") -> BindingError | ExternalSystemError:
+    """Return the error for a server that cannot be reached, or cannot write, with further advice behind a space."""
     if "WRONG_VERSION_NUMBER" in reason:
         return BindingError(
             f"Stream {binding.stream!r}: {binding.url} does not answer with TLS ({reason}). Leave tls=true and the "
@@ -80,5 +82,5 @@ def failed(binding: OpenSearchBinding, reason: str) -> BindingError | ExternalSy
         )
     return ExternalSystemError(
         f"Stream {binding.stream!r}: {binding.place} cannot be reached or written ({reason or 'no answer'}). Start the "
-        "job again when it can; what was not committed is written again."
+        f"job again when it can; what was not committed is written again.{advice}"
     )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.base.tls_ports import speaks_tls, tls_advice
 from penstock.bindings.secrets import resolve_setting
 from penstock.bindings.types import RedisBinding
 from penstock.errors import BindingError, ExternalSystemError
@@ -24,7 +25,7 @@ _kept: Final[dict[tuple[Any, ...], Any]] = {}
 def get_client(binding: RedisBinding) -> Any:
     """Return the client of a binding in this process. It connects when it is used.
 
-    Raises BindingError when redis-py is missing.
+    Raises BindingError when redis-py is missing, and ExternalSystemError when TLS is wanted and not spoken.
     """
     key = (os.getpid(), binding.uri, *binding.login.values())
     if key not in _kept:
@@ -46,6 +47,7 @@ def _client(binding: RedisBinding) -> Any:
     if binding.secure:
         # The client would read the files when it connects, as if the server were at fault.
         tls_context(binding)
+        _check_tls(binding)
         tls = {
             "ssl": True,
             "ssl_ca_certs": binding.cafile,
@@ -67,6 +69,20 @@ def _client(binding: RedisBinding) -> Any:
         client_name="penstock",
         **tls,
     )
+
+
+def _check_tls(binding: RedisBinding) -> None:
+    """Raise ExternalSystemError when a port takes connections and does not speak TLS.
+
+    The client gives a handshake as long as an answer, and a server without TLS waits for the end of what it takes for a
+    command.
+    """
+    with contextlib.suppress(OSError):
+        if not speaks_tls(binding.host, binding.port, _CONNECT_S):
+            raise ExternalSystemError(
+                f"Stream {binding.stream!r}: nothing that speaks TLS answers at {binding.host}:{binding.port}. Correct "
+                "the port, or write redis:// for a server without TLS."
+            )
 
 
 def check_server(binding: RedisBinding) -> None:
@@ -110,9 +126,10 @@ def as_external(binding: RedisBinding) -> Iterator[None]:
                 "a server, or servers behind one address."
             ) from e
         if isinstance(e, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError):
+            advice = tls_advice(binding.host, binding.port, is_secure=binding.secure)
             raise ExternalSystemError(
                 f"Stream {binding.stream!r}: the Redis server {server} does not answer ({reason}). Start the job again "
-                "when it does."
+                f"when it does.{advice}"
             ) from e
         raise ExternalSystemError(
             f"Stream {binding.stream!r}: {binding.place} cannot be written ({reason}). What was not committed is "

@@ -2,5 +2,5 @@
 
 In: records of one micro-batch; requests to the job.
 Out: requests, repeated while the server is away; what it refuses is rejected. Records in the journal of a stream.
-Imports: bindings, errors, records, sinks, sources.
+Imports: base, bindings, errors, records, sinks, sources.
 """

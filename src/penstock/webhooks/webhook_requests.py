@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import httpx
 
+from penstock.base.tls_ports import speaks_tls, tls_advice
 from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import WebhookBinding
 from penstock.errors import BindingError, ExternalSystemError
@@ -80,6 +81,7 @@ class Sender:
                 response = self._client.post(self._binding.url, content=body, headers=headers)
             except httpx.TransportError as e:
                 why = f"{type(e).__name__}: {e}".rstrip(": ")
+                self._check_tls(why)
             else:
                 why = _describe(response)
                 if response.is_success:
@@ -94,6 +96,14 @@ class Sender:
             if self._clock() - begun_s + wait > self._binding.retry_s:
                 raise self._error(f"{why}, for {self._binding.retry_s} s. The records are sent again")
             self._sleep(wait)
+
+    def _check_tls(self, why: str) -> None:
+        """Raise ExternalSystemError when one side speaks TLS and the other does not: to wait would not help."""
+        url = httpx.URL(self._binding.url)
+        if url.scheme == "http" and (advice := tls_advice(url.host, url.port or 80, is_secure=False)):
+            raise self._error(f"{why}.{advice.rstrip('.')}")
+        if "WRONG_VERSION_NUMBER" in why:
+            raise self._error(f"{why}. The port does not speak TLS: correct it, or write http://")
 
     def _error(self, why: str) -> ExternalSystemError:
         return ExternalSystemError(
@@ -133,7 +143,13 @@ def check_server(binding: WebhookBinding) -> str:
     url = httpx.URL(binding.url)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
-        socket.create_connection((url.host, port), binding.timeout_s).close()
+        if url.scheme == "http":
+            socket.create_connection((url.host, port), binding.timeout_s).close()
+        elif not speaks_tls(url.host, port, binding.timeout_s):
+            raise ExternalSystemError(
+                f"Sink {binding.stream!r}: nothing that speaks TLS answers at {url.host}:{port}. Correct the port, or "
+                "write http:// for a server without TLS."
+            )
     except OSError as e:
         raise ExternalSystemError(
             f"Sink {binding.stream!r}: {url.host}:{port} does not answer ({e.strerror or e})."

@@ -71,7 +71,11 @@ def test_an_iceberg_table_is_opened_and_not_made(job: ps.Job, tmp_path: Path) ->
     (tmp_path / "in").mkdir()
     uri = f"iceberg:plant.seen?catalog={tmp_path}/catalog.db&warehouse={tmp_path}"
     given = {"readings": f"jsonl:{tmp_path}/in", "out": uri}
-    assert examined(job, **given)["-D out"].found.endswith("does not exist yet; the job creates it")
+    assert examined(job, **given)["-D out"].found.endswith(
+        f"does not exist yet; the job creates it, and a new catalog {tmp_path}/catalog.db"
+    )
+    wrong = uri.replace("/catalog.db", "/wrong/catalog.db")
+    assert "/wrong is no folder" in examined(job, **{**given, "out": wrong})["-D out"].found
     assert not (tmp_path / "catalog.db").exists()
     binding = parse_binding("out", uri, "sink")
     open_sink(binding, record_type("id INT"), None).prepare("line", "")

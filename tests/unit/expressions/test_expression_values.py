@@ -115,6 +115,7 @@ VALUES: list[tuple[str, str, list[Any], list[int]]] = [
     ("date_trunc('hour', at)", "TIMESTAMP", [at(2024, 1, 2, 3), at(1969, 12, 31, 23), None], []),
     ("extract(hour from at)", "INT", [3, 23, None], []),
     ("unix_millis(at)", "BIGINT", [1704164645000, -1000, None], []),
+    ("unix_millis(timestamp '1969-12-31T23:59:59.999999Z')", "BIGINT", [-1, -1, -1], []),
     (
         "timestamp_millis(1704164645000)",
         "TIMESTAMP",

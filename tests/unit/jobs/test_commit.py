@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import msgspec
+from modelled_store import ModelledStore
 
 import penstock as ps
 from penstock.base.instants import instant_of
@@ -18,10 +20,13 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.control.receipts import StepTime
 from penstock.jobs.commit import BatchCommitter, RunServices
 from penstock.jobs.compile import compile_job
+from penstock.jobs.fetched_removal import fetched_removal
 from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.settings import RunSettings
 from penstock.metrics.batch_metrics import BatchMetricsWriter
+from penstock.objects.object_stores import Place
 from penstock.runtime.packed_rows import time_row
+from penstock.sources import fetched
 from penstock.testing.memory_sinks import MemorySink
 
 
@@ -131,6 +136,22 @@ def test_what_was_counted_goes_on_when_a_job_is_rescaled(tmp_path: Path) -> None
     after.on_batch(1, [came("visits", 4)])
     summary = after.summary("id", "stopped")
     assert (summary.batches, summary.records_in, summary.records_out) == (2, {"visits": 7}, {"out": 0})
+
+
+def test_what_commands_referred_to_leaves_a_store(tmp_path: Path) -> None:
+    """When a content was read is known to the next run, too."""
+    store = ModelledStore()
+    store.objects |= {"a": b"{}", "b": b"{}"}
+    before = following(tmp_path)
+    stored: Any = SimpleNamespace(stored=SimpleNamespace(place_of=lambda name: Place("s3", "bucket", name)))
+    removal = fetched_removal(stored, 1)
+    services = RunServices(before.ownership, before.dumps, before.recorder, fetched=removal)
+    with mock.patch.object(fetched, "ObjectFolder", return_value=store):
+        for batch, names in enumerate(("a", "b", "")):
+            run = BatchCommitter(before.bound, Checkpoint(tmp_path / "checkpoint"), services)
+            run.on_batch(batch, [report("fetched", name, 1) for name in names])
+    assert set(store.objects) == {"b"}
+    assert fetched_removal(Checkpoint(tmp_path / "checkpoint"), 1) is None
 
 
 def came(stream: str, count: int) -> Any:

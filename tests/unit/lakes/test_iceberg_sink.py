@@ -19,6 +19,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import IntegerType
 
+from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import IcebergBinding
 from penstock.commands.job_receipts import RECEIPT_TYPE
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
@@ -408,6 +409,16 @@ def test_a_catalog_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BindingError, match="cannot be written"):
         Table(tmp_path / "file").driver()
+
+
+def test_a_catalog_in_no_folder_is_refused(tmp_path: Path) -> None:
+    """With a wrong path a second catalog would begin, and the table be made anew in it."""
+    uri = f"iceberg:plant.seen?catalog={tmp_path}/wrong/catalog.db&warehouse={tmp_path}"
+    binding = parse_binding("seen", uri, "sink")
+    assert isinstance(binding, IcebergBinding)
+    with pytest.raises(BindingError, match=r"/wrong is no folder. Correct catalog= in the URI, or make"):
+        IcebergSink(binding, READING).prepare("line", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_table_that_is_gone_or_made_anew_is_a_sentence(tmp_path: Path) -> None:

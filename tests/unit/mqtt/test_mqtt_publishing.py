@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import MqttBinding
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.mqtt import mqtt_connection
 from penstock.mqtt.mqtt_connection import MqttConnection
 from penstock.mqtt.mqtt_sink import MqttSink
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
+from penstock.sinks import publishing_sink
+from penstock.sinks.base import RejectingTask, TaskContext
 from penstock.sinks.publishing_sink import OutgoingMessage
 
 IDS = 65_535
@@ -91,6 +93,48 @@ def test_a_message_at_which_the_broker_would_end_the_connection_is_refused(
     assert [bool(judged[number]) for number in range(4)] == [False, False, True, True]
     assert "takes packets of at most 1000 bytes, and it would have 1001" in judged[2]
     assert connection._client.taken == [message.body for message in fits]  # type: ignore[attr-defined]  # the model has it
+
+
+class SilentLimit(ModelledClient):
+    """A client of a broker that ends the connection at a message of more than 30 bytes, without a word."""
+
+    all_taken: ClassVar[list[bytes]] = []
+
+    def loop(self, timeout_s: float) -> int:
+        large = [body for body in self._in_flight.values() if len(body) > 30]
+        if large:
+            return int(mqtt_connection.paho.MQTT_ERR_CONN_LOST)
+        self.all_taken.extend(body for body in self._in_flight.values() if body not in self.all_taken)
+        return super().loop(timeout_s)
+
+
+@pytest.mark.parametrize("limit", ["", "?max_message_bytes=30"])
+def test_a_message_at_which_a_broker_ends_the_connection_is_named_or_left_out(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker does not say why, so the error names the message that fails alone, and what may be wrong with it."""
+    monkeypatch.setattr(mqtt_connection.paho, "Client", SilentLimit)
+    monkeypatch.setattr(publishing_sink, "_PATIENCE_S", 0.05)
+    SilentLimit.all_taken.clear()
+    binding = parse_binding("alerts", f"mqtt://127.0.0.1:1883/{len(limit)}/{{room}}{limit}", "sink")
+    assert isinstance(binding, MqttBinding)
+    kind = record_type("room STRING, note STRING")
+    rows = [{"room": f"r{n}", "note": 50 * "x" if n == 6 else "-"} for n in range(9)]
+    task = MqttSink(binding, format_of("json", kind), kind).task(TaskContext(0, 0, 0, "line"), kind)
+    assert isinstance(task, RejectingTask)
+    batch = pa.RecordBatch.from_pylist(rows, kind.schema)
+    if limit:
+        task.write(batch, None)
+        (left_out,) = task.rejections()
+        assert left_out.row == 6
+        assert left_out.reason == "It has 73 bytes, and max_message_bytes of the URI is 30."
+        assert len(SilentLimit.all_taken) == 8
+        return
+    with pytest.raises(ExternalSystemError) as raised:
+        task.write(batch, None)
+    assert "A message of 73 bytes to '0/r6' is not taken when it is sent alone, either" in str(raised.value)
+    assert "add max_message_bytes=N to the URI" in str(raised.value)
+    assert len(SilentLimit.all_taken) == 6
 
 
 @pytest.mark.parametrize(

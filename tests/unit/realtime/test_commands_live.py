@@ -17,6 +17,7 @@ from encoded_commands import command_to
 from live_runner import LiveRunner
 
 import penstock as ps
+from penstock.runtime.packed_rows import FETCHED
 
 
 @dataclass
@@ -237,6 +238,14 @@ def test_a_value_that_cannot_be_stored_undoes_nothing_of_earlier_rounds(tmp_path
 
         outcome = live.run(during)
         statuses = {one.id: one.status for one in outcome.receipts}
-        outcome = live.run(lambda: live.send("readings", {"room": 2, "value": 1}))
+
+        def at_last() -> None:
+            live.send("commands", command_to("first", "reload-config", {"from": "/not/allowed"}))
+            live.send("readings", {"room": 2, "value": 1})
+
+        outcome = live.run(at_last)
     assert statuses["large"] == "DEGRADED"
     assert [one.limit for one in outcome.outputs["judged"]] == [5]
+    # The driver learns what was kept for commands.
+    kept = [path.name for path in (tmp_path / "fetched").iterdir()]
+    assert [name for kind, name, *_ in outcome.reports if kind == FETCHED] == kept

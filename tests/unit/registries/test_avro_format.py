@@ -231,6 +231,16 @@ def test_logical_types_become_those_of_the_record(registry: RegistryServer) -> N
     assert found.batch.to_pylist() == [{"id": str(one), "at": at}]
 
 
+def test_a_number_of_nanoseconds_is_no_time(registry: RegistryServer) -> None:
+    """The libraries do not know this logical type, so it is not taken for microseconds."""
+    field = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-nanos"}}
+    schema = {"type": "record", "name": "R", "fields": [field]}
+    raw = column(message(registry.register("t-value", schema), schema, {"at": -1}))
+    found = AvroFormat(record_type("at TIMESTAMP"), client(registry)).decode(raw)
+    assert len(found.batch) == 0
+    assert "at" in found.bad[0][1]
+
+
 def test_what_is_encoded_is_what_fastavro_and_penstock_decode(registry: RegistryServer) -> None:
     kind = record_type(Everything)
     record = Everything(

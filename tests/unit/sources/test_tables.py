@@ -175,6 +175,38 @@ def test_parquet_columns_are_cast_to_the_schema(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_nanoseconds_become_the_microsecond_in_which_they_are(zone: str | None, tmp_path: Path) -> None:
+    """Before 1970, too, where to drop digits would make a time a later one; also within lists, maps and records."""
+    there = pa.timestamp("ns", zone)
+    numbers = [-1, -1000, -1001, None, 0, 1999, -(2**63) + 1]
+    floored = [-1, -1, -2, None, 0, 1, (-(2**63) + 1) // 1000]
+    columns = {
+        "t": pa.array(numbers, there),
+        "l": pa.array([[one] for one in numbers], pa.list_(there)),
+        "m": pa.array([[("k", one)] for one in numbers], pa.map_(pa.string(), there)),
+        "s": pa.array(
+            [{"n": 7, "at": one} for one in numbers], pa.struct([("n", pa.int64()), ("at", there)])
+        ),
+    }
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table(columns), path)
+    kind = record_type(
+        "t TIMESTAMP, l ARRAY<TIMESTAMP>, m MAP<STRING, TIMESTAMP>, s STRUCT<n: BIGINT, at: TIMESTAMP>"
+    )
+    for start in (0, 2):
+        (chunk,) = read_parquet(str(path), "p", start, 100, kind)
+        assert chunk.batch is not None
+        found = chunk.batch
+        leaves = [
+            found["t"],
+            found["l"].flatten(),
+            pa.concat_arrays([found["m"]]).items[start and -len(found) :],
+            found["s"].field("at"),
+        ]
+        assert [leaf.cast(pa.int64()).to_pylist() for leaf in leaves] == [floored[start:]] * 4
+
+
 def test_parquet_values_that_do_not_fit_become_bad_records(tmp_path: Path) -> None:
     """Only the rows with such a value are lost, and each says why with the whole row as JSON."""
     path = tmp_path / "f.parquet"
