@@ -67,7 +67,8 @@ class _HdfsNative:
 
     def get(self, path: str) -> bytes:
         with self._client.read(path) as file:
-            return file.read()
+            content: bytes = file.read()
+        return content
 
     def paths(self) -> Iterator[str]:
         for one in self._client.list_status(self._folder, recursive=True):

