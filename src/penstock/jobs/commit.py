@@ -67,12 +67,12 @@ STOPPING: Final = "The job is stopping and starts no further micro-batch."
 
 
 class _StepCounts(msgspec.Struct):
-    """The counts of each step from the start of the checkpoint up to a micro-batch.
+    """The counts of each step from the start of the checkpoint to a micro-batch.
 
     `settings` holds the current values of the settings that were set. `keys`, `state_bytes` (stored state) and `held`
     (bytes of data that waits for a paused step) are by step and slot. `models` has the versions of each model, and
     `scores` what they have scored, by step and model; `windows` has the scores that policies look at. `unused_models`
-    has since which micro-batch no version has a content.
+    has the micro-batch since which no version has used a content.
     """
 
     batch: int = -1
@@ -481,6 +481,6 @@ def _add_scores(totals: dict[str, dict[str, VersionTally]], body: bytes) -> None
 
 
 def _amounts(lag: Lag) -> dict[str, int]:
-    """Return how much waits, in the units that are known."""
+    """Return the amounts that wait, in the units that are known."""
     amounts = {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
     return {unit: amount for unit, amount in amounts.items() if amount is not None}

@@ -98,7 +98,7 @@ def _interval_end(coordinator: Coordinator) -> IntervalEnd | None:
 
 
 def _source(source: BoundSource, query: Query) -> BoundSource:
-    """Return a source of the query; that of starts says whether time ends."""
+    """Return a source for the query; the source of starts learns whether time ends."""
     log: ReplayableLog[object] = source.log
     if isinstance(log, StartLog):
         log = StartLog(ends=query.ends)

@@ -70,7 +70,7 @@ __all__ = ["JobRunner", "Progress", "RunHooks", "RunSummary"]
 class _Prepared:
     """A job that is ready for Spark.
 
-    `mount` says where the state is, if not in the folder of the checkpoint, and `state_note` what state the job starts
+    `mount` says where the state is, if not in the folder of the checkpoint, and `state_note` which state the job starts
     with. `declared` is the state that the job declares; `evolves` has the reasons to rewrite that of the checkpoint.
     """
 
@@ -108,7 +108,7 @@ class JobRunner:
         number: int | None = None,
     ) -> None:
         self._job = job
-        # What a SQL file says of bindings counts where the run does not say otherwise.
+        # The bindings in a SQL file are defaults, which the run may override.
         bound = job.bound_by_default()
         self._settings = dataclasses.replace(settings, bindings={**bound, **settings.bindings})
         self._code = code or {}
