@@ -122,7 +122,7 @@ class CommandExecution:
         refusal = self._register.admit(command, now)
         scope = command.target.scope
         if refusal is not None:
-            # For a command to single keys, other slots than those of the keys only see its id.
+            # Slots without a key of a command to single keys only see its id.
             if (self._first or scope in ("key", "keys")) and not refusal.duplicate:
                 self.reports.append(
                     report_of(admitted, "refused", refusal.reason, alone=scope not in ("keys", "job"))

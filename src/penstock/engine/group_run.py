@@ -45,9 +45,9 @@ from penstock.state.timer import StoredTimer, Timer
 __all__ = ["GroupRun"]
 
 
-# The times of a record: that by which values are read, the largest event time so far, and that of a separate column.
+# The times of a record: the one by which values are read, the largest event time so far, and the one in a column.
 _Moment = tuple[dt.datetime | None, int | None, int | None]
-# The keys of some rows, their event times if a later step uses them, and themselves as causes if a sink wants to know.
+# The keys of some rows, their event times if a later step uses them, and their causes if a sink uses them.
 _OfRows = tuple[pa.Array, pa.Array | None, Causes | None]
 
 

@@ -160,5 +160,5 @@ def _sort(keys: pa.Array) -> pa.Array:
 
 
 def _plain(due: pa.Array) -> pa.Array:
-    """Return due times as numbers, with one for none."""
+    """Return due times as numbers; one of them stands for null."""
     return due.cast(pa.int64()).fill_null(-1)

@@ -1,7 +1,7 @@
-"""The coordinator: begins and ends the intervals of a job in the driver, and makes what they did durable.
+"""The coordinator: begins and ends the intervals of a job in the driver, and makes their work durable.
 
 Its sessions are engines, one for each slot, that continue from one interval to the next. A new session begins with the
-first interval, with one that is repeated, and with what follows a failure.
+first interval, with a repeated one, and with the first one after a failure.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _T = TypeVar("_T")
 class _Session:
     """The engines of all slots, `size` of them, from the interval in which they were launched on.
 
-    `positions` are those after what was pushed, as the logs have them, and `cut` those at the end of the present
-    interval; the positions of topics are known once engines are done. `owners` says which engine has which partitions,
-    by stream.
+    `positions` are those after the ranges that were pushed, in the form of the logs, and `cut` those at the end of the
+    present interval; the positions of topics are known once engines are done. `owners` says which engine has which
+    partitions, by stream.
     """
 
     id: int
@@ -110,7 +110,7 @@ class Coordinator:
         interval_s: the length of an interval, counted from the first work of its engines.
         host: the address at which to listen.
         check: raises when the run no longer owns the checkpoint, or has read records that the checkpoint does not know.
-        confirm: saves what is durable on this machine to where the next run finds it; raises as `check` does.
+        confirm: saves what is durable on this machine to where the next run finds it; raises the errors of `check`.
         next_version: returns the version of what engines write from now on.
 
     """
@@ -155,7 +155,7 @@ class Coordinator:
         self._read_before: Mapping[str, dict[str, Any]] | None = None
         self._after: Mapping[str, dict[str, Any]] = {}
         self._finishes = False
-        # In the first interval data waits until the control streams have been read as far as they went at its start.
+        # In the first interval data waits until the control streams are read up to their ends at its start.
         self._awaits_history = True
         self._lock: Final = threading.Lock()
         self._selector: Final = selectors.DefaultSelector()
@@ -200,7 +200,7 @@ class Coordinator:
             self._positions = self._files.positions_before(number, self._first)
 
     def ends(self) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
-        """Return where each stream stands after the last interval, and its newest end if known, as offsets."""
+        """Return the offset of each stream after the last interval, and its newest end if known."""
         after = self._after
         newest = {name: log.newest() for name, log in self._logs.items()}
         return {
@@ -211,7 +211,7 @@ class Coordinator:
 
     @property
     def running_s(self) -> float:
-        """For how many seconds the present interval has had work, for metrics; 0 while it waits for some."""
+        """For how many seconds the present interval has had work, for metrics; 0 while it waits for work."""
         session = self._session
         begun_s = None if session is None else session.busy_s.get(session.interval)
         return 0.0 if begun_s is None else time.monotonic() - begun_s
@@ -291,7 +291,7 @@ class Coordinator:
                 self._complete(session)
 
     def _attend(self, one: socket.socket, message: Attend) -> None:
-        """Tell a task where the engine of its slot is, or to launch it."""
+        """Tell a task the address of the engine of its slot, or to launch the engine."""
         if message.number == self._number:
             found = self._session
             if found is not None and (message.task in found.tasks or found.interval != message.number):
@@ -342,7 +342,7 @@ class Coordinator:
             self._push(session, history=True)
 
     def _catch_up(self, session: _Session, task: int) -> None:
-        """Let data streams be read once all slots know what control streams held at the start."""
+        """Let data streams be read once all slots have processed the history of the control streams."""
         session.caught_up.add(task)
         if len(session.caught_up) == self._tasks:
             session.awaits_history = self._awaits_history = False
@@ -361,7 +361,7 @@ class Coordinator:
             new = {one: at for one, at in ahead.items() if one not in before}
             session.positions[name] = {**before, **new}
             found.follows[name] = {**{one: at for one, at in before.items() if one in ahead}, **new}
-            # `ahead` has the beginnings of new partitions; their ends are known from the next look on.
+            # `ahead` has the starts of new partitions; their ends become known at the next look.
             found.ends[name] = dict(log.latest(found.follows[name], limited=False) if new else ahead)
             found.gone[name] = log.gone(before, ahead)
         return found
@@ -384,7 +384,7 @@ class Coordinator:
 
     def _end(self, session: _Session) -> None:
         """End the interval if it is due."""
-        # The end would let data be read before the slots have caught up.
+        # Ending now would let data be read before the slots have caught up.
         drains = self._drains and not session.awaits_history
         grows = self._growth.has_changed and not session.awaits_history
         is_last = self._recorded is not None or drains or self._finishes or grows
@@ -400,7 +400,7 @@ class Coordinator:
         return time.monotonic() >= session.busy_s.get(session.interval, math.inf) + self._interval_s
 
     def _push(self, session: _Session, *, history: bool = False) -> None:
-        """Push new ranges of logs other than topics to the engines; with `history` all, then its end."""
+        """Push new ranges of logs other than topics to the engines; with `history`, push all of it, then its end."""
         for index, (name, log) in enumerate(self._logs.items()):
             waits = name not in self._controls and session.awaits_history and not self._drains
             if isinstance(log, KafkaLog) or name in self._held or waits:
@@ -417,7 +417,7 @@ class Coordinator:
                     self._tell(one, Push(name, None))
 
     def _complete(self, session: _Session) -> None:
-        """Write what the engines did, and let them commit."""
+        """Write the work of the engines to disk, and let them commit."""
         assert session.cut is not None
         cut, session.cut = session.cut, None
         for task, done in session.done.items():
@@ -449,7 +449,7 @@ class Coordinator:
             send(one, message)
 
     def _lose(self, one: socket.socket) -> None:
-        """A connection has ended. Without one of its engines a session is over, and Spark runs its tasks again."""
+        """Forget a connection that has ended. A session that loses an engine ends, and Spark runs its tasks again."""
         session = self._session
         self._forget(one)
         if session is not None and one in session.sockets.values():
@@ -485,5 +485,5 @@ def _of_task(session: _Session, found: Mapping[str, Mapping[str, _T]], task: int
 
 
 def _is_over(session: _Session) -> bool:
-    """Return whether nothing is left to do for a session but to complete its last interval."""
+    """Return whether a session only has to complete its last interval."""
     return session.is_last and session.cut is not None
