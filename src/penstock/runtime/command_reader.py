@@ -54,7 +54,7 @@ _SHOWN_BYTES: Final = 4096
 class CommandReader:
     """A reader that turns the chunks of the command stream into admitted commands, one packed row for each slot.
 
-    With `models_beside` the driver examines models, and a command never waits for that; otherwise this reader does,
+    With `models_beside` the driver examines models, and no command waits for that. Otherwise this reader examines them,
     with `examines_apart` in other processes.
     """
 
@@ -155,9 +155,9 @@ class CommandReader:
         return msgspec.structs.replace(command, payload=msgspec.Raw(content))
 
     def _check_model(self, command: Command, place: RecordPosition) -> None:
-        """Do for a command on a model what depends on the world: look at places, contents and times.
+        """Check what depends on the outside world in a command on a model: places, contents and times.
 
-        Raises CommandError with what is wrong; a replay gets the same answer. What is not valid is left to validation.
+        Raises CommandError with the reason; a replay gets the same answer. An invalid command is left to validation.
         """
         step = self.plan.accepting.steps.get(command.target.step)
         if step is None or command.kind in step.handlers or command.kind not in step.kinds:

@@ -27,7 +27,7 @@ def origin_columns(
 ) -> list[pa.Array | None]:
     """Return the names of the records of emissions that follow each other; None where the causes are unknown.
 
-    All that a record has caused must be among the emissions.
+    All records that one record has caused must be among the emissions.
     """
     found: list[pa.Array | None] = [None] * len(emissions)
     by_output: dict[str, list[int]] = {}

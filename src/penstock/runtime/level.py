@@ -61,7 +61,7 @@ _HELD_BYTES: Final = 64 << 20
 _SMALL_BYTES: Final = 4 << 10
 # A micro-batch of up to this many records for a step in a slot is processed like a round of real time.
 MAX_MERGED_RECORDS: Final = 1000
-# The most keys that one query of a lookup asks for.
+# The maximum number of keys in one query of a lookup.
 _MAX_RECORDS_OF_LOOKUPS: Final = 100_000
 
 
@@ -342,7 +342,7 @@ class _StepRunner:
         return all(size <= limit for size in sizes)
 
     def _of_round(self, rows: Iterable[PackedRow]) -> list[Block]:
-        """Return the blocks of a round in real time. Many records for code that takes them one by one are ordered."""
+        """Return the blocks of a round in real time, ordered by key group if that makes single records faster."""
         blocks = list(map(self._block, rows))
         return by_key_group(blocks, self._groups_in) if self._orders_rounds else blocks
 

@@ -106,7 +106,7 @@ class Forwarder:
                 continue
             node, output, schema, router = route
             batch = from_bytes(row.body, schema)
-            # Offsets count through a key group's emissions, so that blocks can be sorted after the next shuffle.
+            # Offsets number the emissions of a key group, so that blocks can be sorted after the next shuffle.
             place = f"{row.destination}/{row.partition}"
             start = offsets.get(place, 0)
             offsets[place] = start + batch.num_rows
@@ -196,7 +196,7 @@ class Writer:
 
     @property
     def holds_locks(self) -> bool:
-        """Whether what a task has written may let another one wait until it is committed."""
+        """Whether another task may have to wait for a lock until the output of a task is committed."""
         return any(isinstance(sink, LockingSink) and sink.holds_locks for sink, _, _ in self.sinks.values())
 
     @property
@@ -260,7 +260,7 @@ class WriterTask:
     def finish_visible(self) -> None:
         """Finish the sinks whose records are visible as soon as they are written.
 
-        Those that see their records arrive are left to `finish_arrived`.
+        Sinks that see their records arrive are left to `finish_arrived`.
         """
         for name, task in self._tasks.items():
             if not self._writer.sinks[name][0].exactly_once and not isinstance(task, SendingTask):
@@ -286,7 +286,7 @@ class WriterTask:
         return pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
 
     def abort(self) -> None:
-        """Undo what can be undone. Never raises."""
+        """Undo the writes that can be undone. Never raises."""
         for task in self._tasks.values():
             task.abort()
 
