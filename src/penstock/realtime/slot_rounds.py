@@ -68,7 +68,7 @@ _STALLED_AFTER_S: Final = 120.0
 # A slot does other work between two rounds for about this long.
 _BESIDE_S: Final = 0.001
 
-# Counts of which the newest is the value; others add up.
+# For these counts the newest value counts; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
 
 
@@ -104,7 +104,7 @@ class SlotRounds:
         inbox: the queue of deliveries.
         intake: learns how fast rounds are.
         send: sends what a level emits.
-        announce: tells all slots, this one too, that the output of a level has ended in an interval.
+        announce: tells all slots, including this one, that the output of a level has ended in an interval.
         on_busy: called with the interval before its first round that has anything to do.
 
     """
@@ -208,11 +208,11 @@ class SlotRounds:
             yield from self._round(one)
 
     def _steps_of(self, level: int) -> list[str]:
-        """Return the steps of a level; the level 0 has none, but what goes to sinks at once."""
+        """Return the steps of a level; level 0 has none, only the records that go straight to sinks."""
         return self._steps[level - 1] if level else []
 
     def _work_beside(self, beside: Iterator[None]) -> bool:
-        """Do a part of the other work, and return whether all of it is done."""
+        """Do a part of the other work; return whether it is finished."""
         begun_s = time.perf_counter()
         is_over = True
         for _ in beside:
@@ -340,7 +340,7 @@ class SlotRounds:
 
 
 def _due(level: Level, now_ms: int) -> SourceTimes | None:
-    """Return the time of the earliest due timer of a level, which causes the output of a round without records."""
+    """Return the time of the earliest due timer of a level, the cause of the output of a round without records."""
     due_ms = level.next_timer_ms
     return None if due_ms is None or due_ms > now_ms else SourceTimes.at(due_ms, 1)
 

@@ -58,11 +58,11 @@ class Arrivals(Protocol):
 
     @property
     def has_history(self) -> bool:
-        """Whether not all that was there at the start is read."""
+        """Whether records that were there at the start are still unread."""
 
     @property
     def positions(self) -> Offsets | None:
-        """The position after the chunks that `next` has returned, if the coordinator does not know it."""
+        """The position after the chunks that `next` has returned, unless the coordinator knows it."""
 
     def next(self) -> Arrival | None:
         """Wait for a while, and return what has arrived. None is the end of the last interval."""
@@ -74,9 +74,9 @@ class Arrivals(Protocol):
 class FollowedTopics:
     """The partitions of topics that an engine follows.
 
-    `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere.
-    `gone` has partitions whose topics are gone, with what was not read: they end with a chunk that says so. It takes no
-    more records at once than the intake of the slot suggests.
+    `history` has their ends at the start, if data waits for these records; `until` has the offsets at which to stop, if
+    any. `gone` has the partitions of deleted topics, with their unread offsets: they end with a chunk that says so. No
+    more records are taken at once than the intake of the slot suggests.
     """
 
     def __init__(
@@ -98,19 +98,19 @@ class FollowedTopics:
         self._ends: Final = threading.Event()
         self._reader: TopicReader | None = None
         self.positions: Offsets | None = {**starts, **{name: at for name, (at, _) in self._gone.items()}}
-        # The same, beyond marks of transactions, which no reader sees.
+        # The same offsets, past the marks of transactions, which no reader sees.
         self._read_to: dict[str, int] = dict(starts)
 
     @property
     def has_history(self) -> bool:
-        """Whether not all that was there at the start is read."""
+        """Whether records that were there at the start are still unread."""
         return self._is_before(self._history)
 
     def _is_before(self, ends: Offsets) -> bool:
         return any(self._read_to.get(name, 0) < end for name, end in ends.items())
 
     def next(self) -> Arrival | None:
-        """Wait for some time, and return what has come."""
+        """Wait for a while, and return the records that have arrived."""
         if self._gone:
             return self._report_gone()
         if self._ends.is_set() or (self._until is not None and not self._is_before(self._until)):
@@ -129,7 +129,7 @@ class FollowedTopics:
         return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])
 
     def _report_gone(self) -> Arrival:
-        """End the partitions whose topics are gone."""
+        """End the partitions of deleted topics."""
         splits = [Split(name, GONE, *offsets) for name, offsets in sorted(self._gone.items())]
         self._gone = {}
         self.positions = dict(self._starts)
@@ -142,7 +142,7 @@ class FollowedTopics:
         )
 
     def _see(self, chunks: Iterable[SourceChunk]) -> None:
-        """Learn the size of records. A few records say little, and then nothing waits."""
+        """Learn the size of records. Small chunks are ignored: they say little, and nothing waits."""
         sizes = [
             (chunk.raw.nbytes, len(chunk.raw))
             for chunk in chunks
@@ -240,8 +240,8 @@ class EndOfInterval:
 class Feed:
     """A thread that reads one stream in one engine, and sends what it reads.
 
-    `taken` has what it has read in the interval that has ended last, and its positions then. `lag` is what waited in a
-    topic then, and `work_s` the processor time that reading has taken so far.
+    `taken` has its readings in the interval that ended last, and its positions at that end. `lag` is the lag of a topic
+    at that end, and `work_s` the processor time that reading has taken so far.
 
     Args:
         reader: turns chunks into rows.
