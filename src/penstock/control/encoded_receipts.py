@@ -105,7 +105,7 @@ class Applied(msgspec.Struct, array_like=True, gc=False):
 class EncodedReceipts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The receipts of one command in a micro-batch as JSON Lines, and its position, the sort key.
 
-    `outcome` is the last status; empty if it does not count, since the command had another one before.
+    `outcome` is the last status; empty if it does not count, because the command already had one.
     """
 
     place: RecordPosition
@@ -170,7 +170,7 @@ class BatchReceipts:
 
     @classmethod
     def of(cls, columns: Iterable[ReceiptColumns], together: Sequence[EncodedReceipts] = ()) -> BatchReceipts:
-        """Sort the receipts that tasks have encoded, and those in `together`."""
+        """Sort the receipts that tasks have encoded together with those in `together`."""
         by_place: dict[tuple[str, str], list[ReceiptColumns]] = {}
         outcomes: Counter[str] = Counter()
         for some in [*columns, *_columns_of(together)]:
