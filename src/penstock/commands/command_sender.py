@@ -1,4 +1,4 @@
-"""Command sender: writes a command to where a job reads its commands, whether the job runs or not."""
+"""Command sender: writes a command to the place from which a job reads its commands, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _FLUSH_S: Final = 30.0
 
 
 def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
-    """Return where to write commands to a job: to `uri`, or to the place in its command catalog.
+    """Return the binding for commands to a job: that of `uri`, or of the place in its command catalog.
 
-    Raises BindingError when the job takes no commands, when secrets in that place are masked, and when nobody can
-    write there.
+    Raises BindingError when the job takes no commands, when secrets in that place are masked, or when it cannot be
+    written to.
     """
     if not entry.steps:
         raise BindingError(f"The job {entry.job!r} has no keyed step, so it takes no commands.")
@@ -161,7 +161,7 @@ def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
 def _form(
     binding: _Sendable,
 ) -> CommandFormat:
-    """Return the format for commands there. Raises BindingError unless it is JSON or protobuf."""
+    """Return the format of commands in a binding. Raises BindingError unless it is JSON or protobuf."""
     if getattr(binding, "registry", None) is None:
         if binding.format in ("json", "jsonl"):
             return "json"
