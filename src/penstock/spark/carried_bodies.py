@@ -25,11 +25,11 @@ from penstock.runtime.gathered_rows import StoredBody
 
 __all__ = ["CarriedBodies", "carry_bodies", "folder_for_bodies", "remove_bodies"]
 
-# What a file costs is more than what is saved on smaller bodies.
+# For smaller bodies a file costs more than it saves.
 _LEAST_BYTES: Final = 64 << 10
 _LEAST_BATCH_BYTES: Final = 1 << 20
 _BODY: Final = "body"
-# Neither blocks of Arrow begin with it nor messages of msgpack, which other bodies are.
+# The other bodies are blocks of Arrow or messages of msgpack, and neither begins with it.
 _MARK: Final = b"penstock-body:"
 
 
@@ -130,7 +130,7 @@ class CarriedBodies:
         self._opened.close()
 
     def of(self, body: Any) -> bytes | StoredBody:
-        """Return a body, or where it is stored."""
+        """Return a body, or the place where it is stored."""
         found = bytes(body)
         if not found.startswith(_MARK):
             return found
