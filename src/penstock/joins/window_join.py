@@ -34,7 +34,7 @@ __all__ = ["BOUNDS", "CoGroup", "JoinWindows", "WindowJoin"]
 
 _TIME: Final = pa.timestamp("us", "UTC")
 JoinWindows: TypeAlias = GridWindows | SessionWindows
-# A record that a function has made, the slot of its key, and its time.
+# A record made by a function, the slot of its key, and its time.
 _Made: TypeAlias = tuple[Any, int, int]
 
 BOUNDS: Final = tuple(
@@ -79,7 +79,7 @@ class WindowJoin(JoinStep):
         return found[0], found[1]
 
     def join(self, held: Sides, new: Sides, times: JoinTimes, keys: pa.Array) -> Joined:
-        """Emit what the windows have that end, and drop the rows that are in no open window."""
+        """Emit the results of the windows that end, and drop the rows that are in no open window."""
         sides = (held[0].plus(new[0]), held[1].plus(new[1]))
         entries = self._entries(sides)
         before_ms = -END_OF_ROWS if times.before_ms is None else times.before_ms
