@@ -1,8 +1,8 @@
 """Library places: where driver and tasks keep parts of the library of models: in a folder, on a store, or in both.
 
-What is kept under a name never changes, except what is put. A run that keeps its checkpoint in a store may lose its
-disk after outputs of a micro-batch have become visible, so its tasks write into the store themselves: answers, and on
-the run's shelf all that the driver and the other tasks must know.
+Content under a name never changes, unless it was written by `put`. A run that keeps its checkpoint in a store may lose
+its disk after outputs of a micro-batch have become visible, so its tasks write into the store themselves: answers, and
+on the run's shelf everything that the driver and the other tasks must know.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LibraryPlace(ReadPlace, Protocol):
 
 @dataclass(frozen=True)
 class FolderPlace:
-    """A folder that all who use it reach."""
+    """A folder within reach of all its users."""
 
     folder: str
 
@@ -107,7 +107,7 @@ class FolderPlace:
 
     def names(self, below: str) -> list[str]:
         """Return the names of what is kept in a folder of the place and in its folders, sorted."""
-        # What is being written has a hidden name.
+        # Files that are being written have hidden names.
         found = Path(self.folder, below).rglob("[!.]*")
         return sorted(path.relative_to(self.folder).as_posix() for path in found if path.is_file())
 
@@ -144,7 +144,7 @@ class FolderPlace:
             Path(self.folder, name).unlink(missing_ok=True)
 
     def take_in(self) -> None:
-        """Bring to the folder what tasks have left elsewhere: nothing, where they write to the folder."""
+        """Do nothing: tasks write to the folder itself."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class StorePlace:
 
 @dataclass(frozen=True)
 class ShelfPlace:
-    """The library as a task has it: what was there when its query started, and the shelf, to which it writes."""
+    """The library for a task: the state at the start of its query, and the shelf, to which it writes."""
 
     before: ReadPlace
     shelf: LibraryPlace
@@ -267,9 +267,9 @@ class ShelfPlace:
 
 @dataclass(frozen=True)
 class PublishedPlace(FolderPlace):
-    """The library as the driver has it: its folder, and the shelf, on which tasks find what it writes there.
+    """The library for the driver: its folder, and the shelf, on which tasks find what the driver writes.
 
-    The shelf comes first: what did not get there is not in the folder, and so is done again.
+    The shelf is written first: work that did not get there is not in the folder either, and so is repeated.
     """
 
     shelf: LibraryPlace
@@ -293,19 +293,19 @@ class PublishedPlace(FolderPlace):
         super().remove(names)
 
     def take_in(self) -> None:
-        """Bring to the folder what tasks have left on the shelf."""
+        """Copy to the folder what tasks have left on the shelf."""
         take_in(self, self.shelf)
 
 
 def take_in(folder: FolderPlace, shelf: LibraryPlace) -> None:
-    """Bring to a folder what is on a shelf and not there yet."""
+    """Copy to a folder everything on a shelf that it lacks."""
     own = FolderPlace(folder.folder)
     for name in shelf.names(""):
         kind, _, rest = name.partition("/")
         if kind in (REMOVED, FAILURES):
             continue
         if kind == ASKED:
-            # It may be asked for once more, and then counts again.
+            # It may be requested again, and then counts again.
             own.remove([f"{FAILURES}/{rest}"])
             own.keep_first(name, b"")
             shelf.remove([name, f"{FAILURES}/{rest}"])
@@ -313,7 +313,7 @@ def take_in(folder: FolderPlace, shelf: LibraryPlace) -> None:
         if not Path(folder.folder, name).exists():
             found = shelf.find(name)
             if found is None:
-                # The run whose shelf it is has removed it, as no version has had it for long.
+                # The run that owns the shelf has removed it, since no version has used it for long.
                 continue
             if _is_content(name) and hashlib.sha256(found).hexdigest() != name:
                 raise CheckpointError(

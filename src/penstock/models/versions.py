@@ -73,8 +73,8 @@ class ModelVersion:
 
     `share` is the share of the keys that a canary serves, `rank` the number of the promotion by which the version
     serves or last served, 0 if it never did or was rolled back. `pinned` has the keys that it serves in any case, as
-    JSON. `metadata` is JSON. `changed_by` sent the last command that changed it; the id and the kind of `command` are
-    those of the one that gave it its status.
+    JSON. `metadata` is JSON. `changed_by` sent the last command that changed it; `command_id` and `command_kind` are of
+    the command that gave it its status.
     """
 
     status: str
@@ -233,7 +233,7 @@ def _remove(versions: Mapping[str, ModelVersion], order: RemoveModel) -> Changes
 
 
 def _spare(versions: Mapping[str, ModelVersion]) -> str | None:
-    """Return the version that scores where the serving one cannot."""
+    """Return the version that scores when the serving one cannot."""
     serving = serving_version(versions)
     return None if serving is None else version_before(versions, serving)
 
