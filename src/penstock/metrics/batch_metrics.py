@@ -94,7 +94,7 @@ class ModelMetrics(msgspec.Struct, frozen=True):
     """A version of a model after a micro-batch: what it has scored within the window of its policy.
 
     `agreement` is the share of records that a shadow scored as the version that serves, `drift` the population
-    stability index and `ks` the statistic of Kolmogorov and Smirnov of its scores. `ms` is the time for 1,000 records,
+    stability index and `ks` the Kolmogorov-Smirnov statistic of its scores. `ms` is the time for 1,000 records,
     `p99_ms` that of 99 in 100 calls. All are None where nothing is known.
     """
 
