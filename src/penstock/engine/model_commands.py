@@ -53,7 +53,7 @@ def change_versions(
 def _undone(order: RollBackModel, before: Mapping[str, ModelVersion]) -> ModelVersion:
     """Return the version that a rollback has taken out of use, as it was before."""
     name = serving_version(before) if order.version is None else order.version
-    assert name is not None, "a roll back that was carried out has a version"
+    assert name is not None, "a rollback that was carried out has a version"
     return before[name]
 
 

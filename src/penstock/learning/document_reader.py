@@ -156,7 +156,7 @@ class _Reader:
 
     def _code(self, found: dict[str, Any], fresh: Any) -> Any:  # noqa: ARG002  # as its neighbours
         if not isinstance(fresh, CODE):
-            raise ClosedModelError("the document of a model names code that the job's model has not")
+            raise ClosedModelError("the document of a model names code that the job's model does not have")
         return fresh
 
     def _class(self, found: dict[str, Any], fresh: Any) -> Any:  # noqa: ARG002  # as its neighbours

@@ -55,7 +55,7 @@ class ModelLearner:
         if not features or len({*features, *targets}) != len(features) + len(targets):
             raise SchemaError(f"{name} needs the names of different fields, and got {(*features, *targets)}.")
         if not set(texts) <= {*features}:
-            raise SchemaError(f"{name} has texts {tuple(texts)} that are no features.")
+            raise SchemaError(f"{name} has texts={tuple(texts)}, which must be among its features.")
         if classes is not None and (target is None or len(set(classes)) != len(classes) or len(classes) < 2):
             raise SchemaError(f"The classes of {name} are two or more different values of its target.")
         if not type(model).__module__.startswith(f"{self.package}."):

@@ -177,7 +177,8 @@ class ModelLibrary:
             raise ModelRefusedError(str(e)) from e
         if hashlib.sha256(content).hexdigest() != order.sha256:
             raise ModelRefusedError(
-                f"the content of {order.uri!r} has not the SHA-256 {order.sha256}: it was changed or is another file"
+                f"the content of {order.uri!r} does not have the SHA-256 {order.sha256}: "
+                "it was changed or is another file"
             )
         self.place.put(order.sha256, content)
 

@@ -157,7 +157,7 @@ def _check_sample(predictor: Predictor, spec: ModelSpec, sample: Sample) -> None
             differs = np.flatnonzero(~_agree(found[name], values, sample.tolerance))
         except (TypeError, ValueError, OverflowError) as e:
             raise ModelRefusedError(
-                f"the sample expects values of {name!r} that are no numbers: {e}"
+                f"the sample expects values of {name!r} that are not numbers: {e}"
             ) from None
         if len(differs):
             row = int(differs[0])
