@@ -55,16 +55,16 @@ class StoredLibrary:
 
     @property
     def of_driver(self) -> PublishedPlace:
-        """The library as the driver has it."""
+        """The library for the driver."""
         return PublishedPlace(str(self._folder), self._shelf(self.stored.shelf_id))
 
     def of_tasks(self, *, apart: bool) -> LibraryPlace:
-        """Return the library as tasks have it, which reach the folder unless they are `apart`."""
+        """Return the library for tasks, which can read the folder unless they are `apart`."""
         before = _ModelsInLog(self) if apart else FolderPlace(str(self._folder))
         return ShelfPlace(before, self._shelf(self.stored.shelf_id))
 
     def take_over(self) -> None:
-        """Take in what the run before has left on its shelf, and have the log name the shelf of this run.
+        """Take in the content that the previous run has left on its shelf, and make the log name the shelf of this run.
 
         The run owns the checkpoint, and none of its tasks has begun.
         """
@@ -88,7 +88,7 @@ class StoredLibrary:
         return StorePlace(self.stored.place_of(f"{SHELVES}/{number}"), tuple(self.settings.items()))
 
     def before(self) -> tuple[dict[str, bytes], dict[str, StoredFile]]:
-        """Return what the log has: small files with their content, and where contents of models are."""
+        """Return the content of the log: small files with their content, and the places of contents of models."""
         files = {
             path.removeprefix(f"{MODELS}/"): file for path, file in self.stored.stored_files(MODELS).items()
         }
@@ -96,14 +96,14 @@ class StoredLibrary:
         small = {}
         for name in files.keys() - contents.keys():
             found = FolderPlace(str(self._folder)).find(name)
-            # What is asked and what has failed changes.
+            # Requests and failures change.
             if found is not None and name.partition("/")[0] not in (ANSWERS, ASKED, FAILURES):
                 small[name] = found
         return small, contents
 
 
 class _ModelsInLog:
-    """What the log has of the library. Tasks get it as it is when they get the plan."""
+    """The library in the log. Tasks get it in the state at the time of the plan."""
 
     def __init__(self, library: StoredLibrary) -> None:
         self._library: Final = library
@@ -145,7 +145,7 @@ class _ModelsInLog:
 
 @dataclass(frozen=True)
 class ModelsOfTask:
-    """What the log had of the library: small files, and where contents are in the objects below a place."""
+    """The library in the log at that time: small files, and the places of contents in objects below a place."""
 
     place: Place
     settings: Mapping[str, str]
