@@ -125,7 +125,7 @@ class Manager:
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
         self._failures: Final = RecurringFailures(_log)
-        # What this manager has done and need not repeat, though a repetition would be harmless.
+        # Work that this manager need not repeat, though a repetition would be harmless.
         self._noted: set[tuple[str, int]] = set()
         self._asked: set[str] = set()
         # Jobs and their last runs that do not start because their checkpoint is unavailable.
@@ -340,7 +340,7 @@ class Manager:
 
     def _prepare_run(self, job: JobRow) -> None:
         """Prepare the next run of a job before it is recorded. Its folder and its lease show who owns it."""
-        # A run with a checkpoint on an object store looks for itself, in what it fetches.
+        # A run with a checkpoint on an object store checks this itself, in the files that it fetches.
         if self._store.has_run(job.checkpoint) and not is_stored(job.checkpoint):
             Checkpoint(job.folder).check_there()
         self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
