@@ -215,7 +215,7 @@ class Grouping:
         """Return the stream of keys and arguments."""
         fields = {**self.keys, **self.arguments}
         if not fields:
-            # Something must be left to count.
+            # At least one column must be left to count.
             fields = {self.relation.columns[0]: column_named(self.relation.columns[0])}
         return self.own.select(self.relation.stream, list(fields.items()), f"{self.base}.input")
 
