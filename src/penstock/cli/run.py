@@ -40,7 +40,7 @@ __all__ = ["run", "sql"]
 
 
 class LogFormat(StrEnum):
-    """How a run reports what happens to it."""
+    """The form in which a run reports events."""
 
     text = "text"
     json = "json"
