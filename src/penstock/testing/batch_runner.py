@@ -174,7 +174,7 @@ class BatchRunner:
         """
         assert stores or self.plan.in_real_time, "a micro-batch stores its state"
         if self.takes_answers:
-            # They know a micro-batch again by its time.
+            # They recognise a repeated micro-batch by its time.
             self.now += MILLISECOND
         order = random.Random(seed)  # noqa: S311  # a repeatable order
         tasks = self._read(inputs)
