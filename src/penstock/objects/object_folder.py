@@ -21,9 +21,9 @@ IN_HASTE: Final = Patience(connect_ms=3_000, read_ms=10_000, request_ms=20_000, 
 
 
 class ObjectFolder:
-    """What is below a prefix. Names are relative to it, with `/` between their parts.
+    """The objects below a prefix. Names are relative to it, with `/` between their parts.
 
-    `settings` are environment variables that count more than those of the process. All methods raise
+    `settings` are environment variables that override those of the process. All methods raise
     PlaceMissingError when there is no bucket, BindingError when access is denied, and ExternalSystemError when the
     store cannot be asked.
     """
@@ -85,7 +85,7 @@ class ObjectFolder:
             self._client.remove([self._path(name) for name in names])
 
     def remove_unfinished(self) -> None:
-        """Remove what writes have left that were broken off long ago."""
+        """Remove the remains of writes that were broken off long ago."""
         with self._errors("objects cannot be removed"):
             self._client.remove_unfinished(self.place.name)
 
