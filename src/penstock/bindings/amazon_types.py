@@ -23,7 +23,7 @@ POLL_MS: Final = 500
 
 @dataclass(frozen=True)
 class AmazonPlace:
-    """Where a service answers, and as whom: what is None or empty, Amazon's own settings and identities decide.
+    """The address of a service, and the login. Amazon's own settings and identities decide on None and empty fields.
 
     `login` has the id and the secret of a key; the values may be references.
     """

@@ -316,7 +316,7 @@ class PostgresBinding:
 class ObjectsBinding:
     """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
 
-    `client` has environment variables of S3 that count more than those of the process; the values may be references. A
+    `client` has environment variables of S3 that override those of the process; the values may be references. A
     source reads files as `reading` says, and finds new ones as `names` says: by any name, by names that grow, or by the
     manifests of a sink.
     """
