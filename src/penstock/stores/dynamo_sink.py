@@ -46,7 +46,7 @@ _MAX_BYTES: Final = 400 << 10
 _PATIENCE_S: Final = 60.0
 # The service answers questions about tables for all jobs of an account together.
 _CHECKED_EVERY_S: Final = 5.0
-# Others write the same items at this moment.
+# Another writer changes the same items at this moment.
 _CONFLICTS: Final = ("TransactionConflictException", "ReplicatedWriteConflictException")
 _CONDITION: Final = "attribute_not_exists(#m) OR NOT begins_with(#m, :s) OR #m <= :m"
 
@@ -314,7 +314,7 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came of a request: whether it was done, or never will be, and why; nothing of this if it was not sent."""
+    """The outcome of a request: whether it was done, or never will be, and why; empty if it was not sent."""
 
     reason: str = ""
     is_done: bool = False
