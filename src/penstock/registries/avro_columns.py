@@ -21,7 +21,7 @@ __all__ = ["AvroColumns", "columns_of", "fitting"]
 
 _Ints = npt.NDArray[np.int64]
 _Reader = Callable[["_Cursor"], pa.Array]
-# So many bytes may be looked at behind a place.
+# A reader may look at this many bytes after a place.
 _PADDING: Final = 8
 _MORE: Final = np.uint64(0x8080_8080_8080_8080)
 _ONE: Final = np.uint64(1)
