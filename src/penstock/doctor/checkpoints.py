@@ -30,7 +30,7 @@ _AHEAD_S: Final = 60.0
 
 
 def checkpoint_folder(path: Path) -> Folder:
-    """What the folder of a checkpoint needs."""
+    """Return the requirements on the folder of a checkpoint."""
     return Folder("checkpoint folder", path, "--checkpoint", _GIB // 4, 2 * _GIB, has_locks=True)
 
 

@@ -15,7 +15,7 @@ __all__ = ["Wanted", "examine"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to check besides this machine: a checkpoint, a job with its bindings, ports that must be free."""
+    """The things to check besides this machine: a checkpoint, a job with its bindings, ports that must be free."""
 
     checkpoint: Path | None = None
     job_file: str | None = None
