@@ -35,8 +35,8 @@ class Job(JobDescription):
         key_groups: the number of key groups over which keyed state is spread, from 1 to 32768. It is fixed for the
             life of the state, and is the maximum useful parallelism.
         event_time: the default event time of data streams that declare none: the name of a field, which applies to
-        streams whose schema has it, or `ps.INGESTION_TIME` for all. watermarks: the default watermarks of data streams
-        that have an event time field and declare no watermarks.
+            streams whose schema has it, or `ps.INGESTION_TIME` for all.
+        watermarks: the default watermarks of data streams that have an event time field and declare no watermarks.
 
     """
 
