@@ -98,7 +98,7 @@ class Covariance(Learner):
     Args:
         features: the fields, at most 30.
         ridge: added to each variance, with this share of it, so that fields that never vary, or always together, have a
-        distance too.
+            distance too.
 
     """
 
