@@ -404,7 +404,7 @@ def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock:
         folder: where to write the zip.
         job_modules: the file of each of the job's modules by its path in the zip.
         has_penstock: whether the zip has penstock too, and bytecode beside all sources. Without bytecode each worker
-        process compiles them again, in half a second; with another Python it does so anyway.
+            process compiles them again, in half a second; with another Python it does so anyway.
 
     """
     package = Path(__file__).parents[1]
