@@ -65,8 +65,7 @@ class BatchManifests:
         self._at: Final = f"{_FOLDER}/{line}"
 
     def begin(self) -> bool:
-        """Write the description of the line; return False if the store overwrites objects that are to be created
-        once."""
+        """Write the description of the line; return False if the store overwrites objects that must be created once."""
         about = msgspec.json.encode({"line": self._line})
         return not (self._create(_ABOUT, about) and self._create(_ABOUT, about))
 
