@@ -80,8 +80,7 @@ def _link_entries(source: Path, target: Path, besides: str) -> None:
 
 
 def _add_bytecode(source: Path, target: Path, folder: Path) -> None:
-    """Copy a zip of modules, and add their bytecode, valid whatever their time stamps. `folder` is for its
-    files."""
+    """Copy a zip of modules, and add bytecode that is valid whatever their times. `folder` is for its files."""
     shutil.copyfile(source, target)
     with zipfile.ZipFile(target, "a", zipfile.ZIP_DEFLATED) as archive:
         for name in archive.namelist():
