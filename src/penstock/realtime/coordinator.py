@@ -14,12 +14,13 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from penstock.realtime.coordinator_links import CheckpointLinks, CoordinatedStreams
 from penstock.realtime.interval_files import Interval, IntervalFiles
 from penstock.realtime.messages import (
     GREETING_TIMEOUT_S,
@@ -46,7 +47,6 @@ from penstock.realtime.messages import (
 from penstock.realtime.partition_owners import PartitionOwners
 from penstock.realtime.slot_engine import CoordinatorAddress
 from penstock.realtime.topic_growth import TopicGrowth
-from penstock.sources.base import ReplayableLog
 from penstock.sources.kafka_log import KafkaLog
 
 __all__ = ["Coordinator"]
@@ -100,47 +100,34 @@ class Coordinator:
     Use it as a context manager. Spark's thread calls `begin`, any thread `finish`.
 
     Args:
-        logs: the log of each stream.
-        controls: the control streams.
-        held: the streams that are not read.
-        first: the offsets at which each stream begins, if the checkpoint has no interval.
+        streams: the streams of the job.
         files: the files of intervals.
+        checkpoint: the links to the checkpoint.
         tasks: the number of tasks of an interval, and of engines.
         drains: whether an interval reads all present records and ends.
         interval_s: the length of an interval, counted from the first work of its engines.
         host: the address at which to listen.
-        check: raises when the run no longer owns the checkpoint, or has read records that the checkpoint does not know.
-        confirm: saves what is durable on this machine to where the next run finds it; raises the errors of `check`.
-        next_version: returns the version of what engines write from now on.
 
     """
 
     def __init__(
         self,
-        logs: Mapping[str, ReplayableLog[Any]],
-        controls: frozenset[str],
-        held: frozenset[str],
-        first: Mapping[str, dict[str, Any]],
+        streams: CoordinatedStreams,
         files: IntervalFiles,
+        checkpoint: CheckpointLinks,
+        *,
         tasks: int,
         drains: bool,
         interval_s: float,
         host: str,
-        check: Callable[[], None],
-        confirm: Callable[[], None],
-        next_version: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._logs: Final = logs
-        self._controls: Final = controls
-        self._held: Final = held
-        self._first: Final = first
+        self._streams: Final = streams
+        self._logs: Final = streams.logs
+        self._checkpoint: Final = checkpoint
         self._files: Final = files
         self._tasks: Final = tasks
         self._drains: Final = drains
         self._interval_s: Final = interval_s
-        self._check: Final = check
-        self._confirm: Final = confirm
-        self._next_version: Final = next_version
         self._server: Final = socket.create_server((host, 0), backlog=4 * tasks)
         port: int = self._server.getsockname()[1]
         self.address: Final = CoordinatorAddress(host, port, secrets.token_hex(_SECRET_BYTES))
@@ -197,7 +184,7 @@ class Coordinator:
                 for name, log in self._logs.items():
                     log.forget(log.decode(self._read_before[name]))
             self._read_before = self._positions or None
-            self._positions = self._files.positions_before(number, self._first)
+            self._positions = self._files.positions_before(number, self._streams.begins)
 
     def ends(self) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
         """Return the offset of each stream after the last interval, and its newest end if known."""
@@ -306,7 +293,10 @@ class Coordinator:
             session.tasks.add(message.task)
             known = session.hellos.get(message.task)
             self._tell(
-                one, Launch(session.id, self._next_version()) if known is None else Attached(known.desk)
+                one,
+                Launch(session.id, self._checkpoint.next_version())
+                if known is None
+                else Attached(known.desk),
             )
         self._forget(one)
 
@@ -330,7 +320,7 @@ class Coordinator:
         session.awaits_history = self._awaits_history and self._recorded is None
         for task, one in session.sockets.items():
             own = _of_task(session, ends, task)
-            controls = {stream: found for stream, found in own.items() if stream in self._controls}
+            controls = {stream: found for stream, found in own.items() if stream in self._streams.controls}
             history = controls if session.awaits_history else None
             log = None if self._recorded is None else self._recorded.tasks[task]
             until = own if self._drains else None
@@ -368,7 +358,7 @@ class Coordinator:
 
     def _topics(self) -> Iterator[tuple[str, KafkaLog]]:
         for name, log in self._logs.items():
-            if isinstance(log, KafkaLog) and name not in self._held:
+            if isinstance(log, KafkaLog) and name not in self._streams.held:
                 yield name, log
 
     def _step(self) -> None:
@@ -392,7 +382,7 @@ class Coordinator:
             session.is_last |= is_last
             session.cut = dict(session.positions)
             session.cut_s = time.time()
-            end = End(session.is_last, self._next_version())
+            end = End(session.is_last, self._checkpoint.next_version())
             for one in session.sockets.values():
                 self._tell(one, end)
 
@@ -402,8 +392,8 @@ class Coordinator:
     def _push(self, session: _Session, *, history: bool = False) -> None:
         """Push new ranges of logs other than topics to the engines; with `history`, push all of it, then its end."""
         for index, (name, log) in enumerate(self._logs.items()):
-            waits = name not in self._controls and session.awaits_history and not self._drains
-            if isinstance(log, KafkaLog) or name in self._held or waits:
+            waits = name not in self._streams.controls and session.awaits_history and not self._drains
+            if isinstance(log, KafkaLog) or name in self._streams.held or waits:
                 continue
             before = session.positions[name]
             position = log.latest(before, limited=not history)
@@ -428,9 +418,9 @@ class Coordinator:
         encoded = {name: log.encode(cut[name]) for name, log in self._logs.items()}
         logs = [session.done[task].log for task in range(self._tasks)]
         if self._recorded is None:
-            self._check()
+            self._checkpoint.check()
             self._files.write(session.interval, Interval({**self._positions, **encoded}, logs))
-        self._confirm()
+        self._checkpoint.confirm()
         self.ended_s = (session.cut_s, time.time())
         self._after = encoded if self._recorded is None else self._recorded.positions
         for one in session.sockets.values():

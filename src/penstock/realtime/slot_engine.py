@@ -45,11 +45,12 @@ from penstock.realtime.messages import (
     receive,
     send,
 )
-from penstock.realtime.slot_rounds import SlotRounds
+from penstock.realtime.slot_rounds import RoundLinks, SlotRounds
 from penstock.realtime.stream_feeds import (
     Arrivals,
     EndOfInterval,
     Feed,
+    FeedLinks,
     FollowedTopics,
     PushedRanges,
     RepeatedReadings,
@@ -205,23 +206,19 @@ class SlotEngine:
             readers,
             self._inbox,
             self._intake,
-            self._exchange.send_emitted,
-            self._exchange.end_level,
-            lambda number: send(self._link, Busy(number)),
+            RoundLinks(
+                self._exchange.send_emitted,
+                self._exchange.end_level,
+                lambda number: send(self._link, Busy(number)),
+            ),
             self._cache,
         )
 
     def _make_feeds(self, go: Go) -> None:
+        links = FeedLinks(self._exchange.send_read, self._exchange.end_read, self._inbox.fail, self._together)
         for source in self._job.sources:
             self._feeds[source.node.name] = Feed(
-                source.reader,
-                self._arrivals(source, go),
-                _sender(self._task, source),
-                self._exchange.send_read,
-                self._exchange.end_read,
-                self._inbox.fail,
-                self._together,
-                self._number,
+                source.reader, self._arrivals(source, go), _sender(self._task, source), links, self._number
             )
 
     def _arrivals(self, source: BoundSource, go: Go) -> Arrivals:

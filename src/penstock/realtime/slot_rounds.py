@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -34,7 +35,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Forwarder
 from penstock.state.kept_slots import SlotCache, kept_slots
 
-__all__ = ["FOR_EACH_LEVEL", "Send", "SlotRounds", "Totals"]
+__all__ = ["FOR_EACH_LEVEL", "RoundLinks", "Send", "SlotRounds", "Totals"]
 
 
 class Send(Protocol):
@@ -55,6 +56,22 @@ class Send(Protocol):
         With the rows go the times of the records that caused them. Rows for every level go to `level` first. With
         `at_end`, slots process the rows after all others of the interval.
         """
+
+
+@dataclass(frozen=True)
+class RoundLinks:
+    """The links of a slot's rounds to the other slots and to the coordinator.
+
+    Attributes:
+        send: sends what a level emits.
+        end_level: tells all slots, including this one, that the output of a level has ended in an interval.
+        on_busy: called with the interval before its first round that has anything to do.
+
+    """
+
+    send: Send
+    end_level: Callable[[str, int, int], None]
+    on_busy: Callable[[int], None]
 
 
 FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, CHECKPOINT_COMMANDS, WATERMARKS, WAKE})
@@ -103,9 +120,8 @@ class SlotRounds:
         readers: the senders that read streams, in all engines.
         inbox: the queue of deliveries.
         intake: learns how fast rounds are.
-        send: sends what a level emits.
-        announce: tells all slots, including this one, that the output of a level has ended in an interval.
-        on_busy: called with the interval before its first round that has anything to do.
+        links: to the other slots and the coordinator.
+        cache: the tables that the worker keeps of slots.
 
     """
 
@@ -116,16 +132,12 @@ class SlotRounds:
         readers: Iterable[str],
         inbox: Inbox,
         intake: Intake,
-        send: Send,
-        announce: Callable[[str, int, int], None],
-        on_busy: Callable[[int], None],
+        links: RoundLinks,
         cache: SlotCache = kept_slots,
     ) -> None:
         self._inbox: Final = inbox
         self._intake: Final = intake
-        self._send: Final = send
-        self._announce: Final = announce
-        self._on_busy: Final = on_busy
+        self._links: Final = links
         self._sender: Final = f"slot/{task}"
         steps = self._steps = [[node.id for node in level] for level in plan.levels()]
         self._levels: Final = [Level(plan, step_ids, cache) for step_ids in steps]
@@ -273,7 +285,7 @@ class SlotRounds:
     def _note_work(self) -> None:
         if not self._is_busy:
             self._is_busy = True
-            self._on_busy(self._interval)
+            self._links.on_busy(self._interval)
 
     def _bundles(self, one: Round) -> _Bundles:
         return (self._for_end if one.at_end else self._waiting)[one.level]
@@ -305,7 +317,9 @@ class SlotRounds:
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
         self._intake.note(sum(delivery.nbytes for delivery in taken), time.perf_counter() - begun_s)
-        others = self._send(self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end)
+        others = self._links.send(
+            self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end
+        )
         yield from self._without_counts(others)
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:
@@ -327,7 +341,7 @@ class SlotRounds:
                 yield from self._round(Round(level, now_ms(), taken, at_end=True))
             self._ended += 1
             if 0 < level < len(self._levels):
-                self._announce(self._sender, self._interval, level)
+                self._links.end_level(self._sender, self._interval, level)
 
     def _has_waiting(self) -> bool:
         return any(bundles for waiting in self._waiting for bundles in waiting.values())

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.metrics.source_times import SourceTimes
@@ -25,6 +26,7 @@ __all__ = [
     "Arrivals",
     "EndOfInterval",
     "Feed",
+    "FeedLinks",
     "FollowedTopics",
     "PushedRanges",
     "RepeatedReadings",
@@ -237,6 +239,24 @@ class EndOfInterval:
             self._changed.notify_all()
 
 
+@dataclass(frozen=True)
+class FeedLinks:
+    """The links of the feeds of an engine to its slots and to each other.
+
+    Attributes:
+        send: sends rows of a sender in an interval.
+        end: tells that a sender has ended an interval, or only the history of its stream.
+        fail: called with the error that ends the thread of a feed.
+        together: the end of the interval in all feeds.
+
+    """
+
+    send: Callable[[str, int, Iterable[PackedRow], SourceTimes | None], None]
+    end: Callable[[str, int, int], None]
+    fail: Callable[[BaseException], None]
+    together: EndOfInterval
+
+
 class Feed:
     """A thread that reads one stream in one engine, and sends what it reads.
 
@@ -247,10 +267,7 @@ class Feed:
         reader: turns chunks into rows.
         arrivals: the records of the stream that have arrived.
         sender: the name under which rows are sent.
-        send: sends rows of a sender in an interval.
-        end: tells that a sender has ended an interval, or only the history of its stream.
-        fail: called with the error that ends the thread.
-        together: the end of the interval in all feeds.
+        links: those of all feeds of the engine.
         interval: the first interval.
 
     """
@@ -260,19 +277,13 @@ class Feed:
         reader: RowReader,
         arrivals: Arrivals,
         sender: str,
-        send: Callable[[str, int, Iterable[PackedRow], SourceTimes | None], None],
-        end: Callable[[str, int, int], None],
-        fail: Callable[[BaseException], None],
-        together: EndOfInterval,
+        links: FeedLinks,
         interval: int,
     ) -> None:
         self._reader: Final = reader
         self.arrivals: Final = arrivals
         self._sender: Final = sender
-        self._send: Final = send
-        self._end: Final = end
-        self._fail: Final = fail
-        self._together: Final = together
+        self._links: Final = links
         self._interval = interval
         self._readings: list[Reading] = []
         self._positions = arrivals.positions
@@ -303,9 +314,9 @@ class Feed:
             self.taken = (self._readings, self._positions)
             self.lag = self.arrivals.lag() if isinstance(self.arrivals, FollowedTopics) else None
             self._readings = []
-            self._end(self._sender, self._interval, 0)
+            self._links.end(self._sender, self._interval, 0)
             self._interval += 1
-            self._together.reach()
+            self._links.together.reach()
 
     def _run(self) -> None:
         in_history = True
@@ -313,7 +324,7 @@ class Feed:
             while True:
                 if in_history and not self.arrivals.has_history:
                     in_history = False
-                    self._end(self._sender, self._interval, HISTORY)
+                    self._links.end(self._sender, self._interval, HISTORY)
                 found = self.arrivals.next()
                 if found is None:
                     break
@@ -323,17 +334,17 @@ class Feed:
                     self._take(found)
             self._cut()
         except BaseException as e:  # whatever it is, the engine ends with it
-            self._fail(e)
+            self._links.fail(e)
 
     def _take(self, arrival: Arrival) -> None:
         reading, chunks, _ = arrival
         with self._lock:
             self._positions = self.arrivals.positions
             if chunks:
-                self._together.await_all(self._interval)
+                self._links.together.await_all(self._interval)
                 self._readings.append(reading)
                 rows = self._reader.rows(chunks, reading.now_ms)
-                self._send(self._sender, self._interval, rows, times_of(chunks, reading.now_ms))
+                self._links.send(self._sender, self._interval, rows, times_of(chunks, reading.now_ms))
         self.work_s = time.thread_time()
 
 
