@@ -200,7 +200,7 @@ def receipt_columns(
         else:
             others.append(report)
     columns = [
-        _applied_columns(part, batch)
+        _encode_applied(part, batch)
         for some in [*applied, *found.values()]
         for part in some.parts(_MAX_AT_ONCE)
     ]
@@ -282,7 +282,7 @@ def _columns(
     )
 
 
-def _applied_columns(applied: Applied, batch: Batch) -> ReceiptColumns:
+def _encode_applied(applied: Applied, batch: Batch) -> ReceiptColumns:
     """Encode the receipts of commands that one slot has applied, as `_receipts` would."""
     known = [
         ',"kind":"',

@@ -108,7 +108,7 @@ class TableReceiver(Receiver[_TableConnection]):
                 self._begin(opened)
             while not self._stopping.is_set():
                 newest = self._newest(opened)
-                if newest is not None and self._may_read(opened):
+                if newest is not None and self._await_writers(opened):
                     self._read(opened, newest)
                 if self._bounded or self._stopping.wait(self._binding.poll_s):
                     return
@@ -127,7 +127,7 @@ class TableReceiver(Receiver[_TableConnection]):
         found: Sequence[str] | None = opened.connection.execute(query, self._place.at or ()).fetchone()
         return found
 
-    def _may_read(self, opened: _TableConnection) -> bool:
+    def _await_writers(self, opened: _TableConnection) -> bool:
         """Wait until no row can appear any more before the newest; return False if the receiver stops before that."""
         writers = OpenWriters(opened.connection, opened.table)
         began_s, pause_s, warned = time.monotonic(), _FIRST_PAUSE_S, False

@@ -106,7 +106,7 @@ class CommandExecution:
             if group in self._own:
                 self._named.setdefault(group, []).append(key)
 
-    def command(self, admitted: SlotCommand, now: dt.datetime) -> None:
+    def execute(self, admitted: SlotCommand, now: dt.datetime) -> None:
         """Carry out a command or several plain sets, and report the outcome."""
         if isinstance(admitted, PlainSets):
             self._set_all(admitted, now)
@@ -159,7 +159,7 @@ class CommandExecution:
         """Carry out plain sets, with the same result as one by one, but at thousands per second."""
         if not self._has_plain_sets or self._standing.commands:
             for admitted in sets.separate():
-                self.command(admitted, now)
+                self.execute(admitted, now)
             return
         ids = [one if isinstance(one, str) else one.id for one in sets.commands]
         seen = self._register.mark_all_seen(ids)
@@ -376,7 +376,7 @@ class CommandExecution:
 
     # -- broadcast control records --
 
-    def broadcast(self, block: Block) -> None:
+    def apply_broadcast(self, block: Block) -> None:
         """Apply the records of a broadcast stream, one by one."""
         source = self._core.inputs[block.input]
         function = self._instance.function

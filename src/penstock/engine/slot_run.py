@@ -234,9 +234,9 @@ class SlotRun:
         )
         execution.expect(commands)
         for admitted in commands:
-            execution.command(admitted, self._now)
+            execution.execute(admitted, self._now)
         for block in blocks:
-            execution.broadcast(block)
+            execution.apply_broadcast(block)
         execution.finish()
         return execution
 

@@ -172,7 +172,7 @@ class StepCore:
         self.join: Final = function if isinstance(function, JoinStep) else None
         self.table: Final = function if isinstance(function, TableStep) else None
         self.lookup: Final = function if isinstance(function, TableLookup) else None
-        self.timers: Final = self._timers()
+        self.timers: Final = self._declare_timers()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
             for state in self.states.values()
@@ -206,7 +206,7 @@ class StepCore:
             and can_stay_open(self.specs)
         )
 
-    def _timers(self) -> TimerColumn | None:
+    def _declare_timers(self) -> TimerColumn | None:
         """Declare the hidden state for timers, and return its column; None without timers."""
         if self.windows is not None:
             self.states[WINDOWS] = self.windows.state()

@@ -300,7 +300,7 @@ class BatchCommitter:
             self.models.remove_unused(batch_id, self._counts.models, self._counts.unused_models)
         receipts = self._build_receipts(batch_id, reports)
         self.bound.receipts.write(batch_id, receipts)
-        self.dumps.want(batch_id, receipts.together)
+        self.dumps.enqueue(batch_id, receipts.together)
         # After the outputs, so that a replay counts what a crash left uncounted. Durably, since receipts have counts.
         self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
@@ -354,7 +354,7 @@ class BatchCommitter:
         )
         commands = self._model_policies.see(reports)
         if self.policies is not None:
-            self.policies.want(commands)
+            self.policies.enqueue(commands)
 
     def _count(self, batch_id: int, reports: list[Any]) -> dict[str, dict[str, dict[str, VersionTally]]]:
         """Add the reports of the tasks to the counts. A replay adds no records twice.

@@ -121,7 +121,7 @@ class IcebergSink:
                     return
                 check_table(table, self._binding, self._schema)
                 self._check_layout(table)
-                if self._tried(table, batch_id, files):
+                if self._try_commit(table, batch_id, files):
                     return
             if not rest.take():
                 break
@@ -131,19 +131,19 @@ class IcebergSink:
             "its micro-batches be larger."
         )
 
-    def _tried(self, table: Table, batch_id: int, files: Sequence[Any]) -> bool:
+    def _try_commit(self, table: Table, batch_id: int, files: Sequence[Any]) -> bool:
         """Commit a snapshot on the state of the table that was read; return False if it has changed since."""
         if self._upserts is None:
-            return self._committed_upon(table, batch_id, partial(_append, table, files))
+            return self._commit_upon(table, batch_id, partial(_append, table, files))
         parts = [_read(table, file.path) for file in files]
         old, new = merge_files(table, last_changes(parts, self._upserts.key), self._upserts.key)
-        is_done = self._committed_upon(table, batch_id, partial(_overwrite, old, new))
+        is_done = self._commit_upon(table, batch_id, partial(_overwrite, old, new))
         for path in [file.path for file in files] if is_done else [file.file_path for file in new]:
             with suppress(FileNotFoundError):
                 table.io.delete(path)
         return is_done
 
-    def _committed_upon(self, table: Table, batch_id: int, change: Callable[[Any], None]) -> bool:
+    def _commit_upon(self, table: Table, batch_id: int, change: Callable[[Any], None]) -> bool:
         """Commit a snapshot made by `change`, and the number of the micro-batch; return False if others were faster."""
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import Table

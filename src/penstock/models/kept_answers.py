@@ -65,7 +65,7 @@ class SlotAnswers:
         if self._place is None:
             return None
         names = [name for name in self._names(group) if _time_of(name) <= now_ms]
-        content = _content(self._place, names[-1]).get(now_ms) if names else None
+        content = _read_answers(self._place, names[-1]).get(now_ms) if names else None
         return None if content is None else msgspec.json.decode(content, type=list[list[Any]])
 
     def add(self, run: KeptAnswers) -> None:
@@ -141,7 +141,7 @@ class KeptAnswers:
 
 
 @functools.lru_cache(maxsize=16)
-def _content(place: LibraryPlace, name: str) -> dict[int, msgspec.Raw]:
+def _read_answers(place: LibraryPlace, name: str) -> dict[int, msgspec.Raw]:
     """Read a file, which never changes; usually it is of earlier work and has nothing that is needed."""
     found = place.find(name)
     if found is None:

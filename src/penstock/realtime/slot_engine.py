@@ -187,12 +187,12 @@ class SlotEngine:
         listening.start()
         carrying = threading.Thread(target=self._guard, args=(self._carry,), daemon=True)
         carrying.start()
-        is_last = self._interval(rounds, go.log)
+        is_last = self._run_interval(rounds, go.log)
         while not is_last:
             keep_uncollected(also_cycles=(self._number + 1) % _INTERVALS_PER_COLLECTION == 0)
             self._number += 1
             self._inbox.advance()
-            is_last = self._interval(rounds, None)
+            is_last = self._run_interval(rounds, None)
         carrying.join()
         # The engine fails with the error of the other thread.
         self._inbox.take(0)
@@ -239,7 +239,7 @@ class SlotEngine:
             lambda: send(self._link, CaughtUp()),
         )
 
-    def _interval(self, rounds: SlotRounds, log: TaskLog | None) -> bool:
+    def _run_interval(self, rounds: SlotRounds, log: TaskLog | None) -> bool:
         """Run one interval, and return whether it is the last.
 
         By then all of its input is processed. Its changes are stored during the rounds of the next one.

@@ -79,7 +79,7 @@ class CommandReader:
             with no_cyclic_collection():
                 admitted, letters = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
-            for destination, some in self._by_destination(admitted):
+            for destination, some in self._split_by_destination(admitted):
                 for slot in self.plan.slot_of.values():
                     concerns = functools.partial(_concerns, slot)
                     body = encode_commands(commands_for_slot(some, slot.own, concerns))
@@ -87,7 +87,9 @@ class CommandReader:
         if not self.plan.in_real_time:
             yield from times_row(COMMANDS, times.read)
 
-    def _by_destination(self, admitted: list[AdmittedCommand]) -> list[tuple[str, list[AdmittedCommand]]]:
+    def _split_by_destination(
+        self, admitted: list[AdmittedCommand]
+    ) -> list[tuple[str, list[AdmittedCommand]]]:
         """Separate commands for the end of the interval. The cut of a micro-batch is at once and at the checkpoint."""
         if not self.plan.in_real_time:
             return [(SLOT_COMMANDS, admitted)] if admitted else []

@@ -118,7 +118,7 @@ def _emitted(
     record_type: RecordType, batch: pa.RecordBatch, partition: str, stream: str, start: int
 ) -> Records:
     names = batch.schema.names
-    keys = _message_keys(batch.column(KEY)) if KEY in names else None
+    keys = _to_message_keys(batch.column(KEY)) if KEY in names else None
     times = batch.column(EVENT_TIME) if EVENT_TIME in names else None
     origins = batch.column(ORIGIN) if ORIGIN in names else None
     batch = record_type.fields_of(batch)
@@ -126,7 +126,7 @@ def _emitted(
     return Records(batch, stream, partition, offsets, message_keys=keys, times=times, origins=origins)
 
 
-def _message_keys(keys: pa.Array) -> pa.Array:
+def _to_message_keys(keys: pa.Array) -> pa.Array:
     """Convert keys to message keys: text and bytes unchanged, numbers in decimal, several fields as a JSON list."""
     if pa.types.is_struct(keys.type):
         return pa.array([msgspec.json.encode(key) for key in key_values(keys)], pa.binary())

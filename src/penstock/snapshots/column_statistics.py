@@ -100,11 +100,11 @@ def statistics_of(a: str, b: str, tables: Iterable[str]) -> Iterator[TableStatis
             name,
             tuple(numbers.found(column) for column, numbers in before.items()),
             tuple(numbers.found(column) for column, numbers in after.items()),
-            tuple(_compared(column, *both) for column, both in kept.items() if all(map(len, both))),
+            tuple(_compare(column, *both) for column, both in kept.items() if all(map(len, both))),
         )
 
 
-def _compared(name: str, before: _Numbers, after: _Numbers) -> ColumnComparison:
+def _compare(name: str, before: _Numbers, after: _Numbers) -> ColumnComparison:
     """Compare sorted numbers."""
     everywhere = np.union1d(before, after)
     shares = [np.searchsorted(side, everywhere, side="right") / len(side) for side in (before, after)]

@@ -77,7 +77,7 @@ def carry_bodies(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.
             try:
                 if file is None:
                     file = opened.enter_context(_new_file(folder))
-                bodies = _stored(batch.column(_BODY), file)
+                bodies = _append_bodies(batch.column(_BODY), file)
             except OSError as e:
                 raise _unwritable(folder, e) from e
             place = batch.schema.get_field_index(_BODY)
@@ -90,7 +90,7 @@ def _new_file(folder: str) -> IO[bytes]:
     return Path(folder, str(task.taskAttemptId())).open("xb")
 
 
-def _stored(bodies: pa.Array, file: IO[bytes]) -> pa.Array:
+def _append_bodies(bodies: pa.Array, file: IO[bytes]) -> pa.Array:
     """Append bodies to a file, and return their places; small ones as they are."""
     _, ends, content = bodies.buffers()
     bounds = np.frombuffer(ends, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1].tolist()

@@ -287,7 +287,7 @@ class Manager:
     def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
         """Observe, decide, record and act. Returns the job if its status changed, and the seconds to wait if not."""
         folder = self._home.run(job.id, job.epoch)
-        driver = self._driver(job, folder)
+        driver = self._observe_driver(job, folder)
         decision = decide(job.facts, driver, self._now_ms())
         after = self._record(job, driver, decision) if decision.changes else None
         if decision.effect is not None:
@@ -295,7 +295,7 @@ class Manager:
         wait_s = self._settings.poll_s if decision.wait_ms is None else decision.wait_ms / 1000
         return (after if decision.status is not None else None), wait_s
 
-    def _driver(self, job: JobRow, folder: Path) -> Driver:
+    def _observe_driver(self, job: JobRow, folder: Path) -> Driver:
         """Observe the newest run of a job."""
         if job.epoch == 0:
             return Driver(DriverState.NONE)
