@@ -60,7 +60,7 @@ class KinesisBinding:
 
     @property
     def where(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the Kinesis stream {self.name!r} at {self.place}"
 
 
@@ -80,5 +80,5 @@ class DynamoBinding:
 
     @property
     def where(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the DynamoDB table {self.table!r} at {self.place}"

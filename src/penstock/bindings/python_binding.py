@@ -33,5 +33,5 @@ class PythonBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"{self.module}:{self.name}"

@@ -167,7 +167,7 @@ class KafkaBinding(MessageSettings):
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         pattern = self.pattern
         return f"the topic {self.topic!r}" if pattern is None else f"what matches {pattern.pattern!r}"
 
@@ -308,7 +308,7 @@ class PostgresBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the table {self.schema}.{self.table} of the database {self.database!r} on {self.host}:{self.port}"
 
 

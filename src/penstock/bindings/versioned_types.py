@@ -40,7 +40,7 @@ class CassandraBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the table {self.keyspace}.{self.table} of {self.address}"
 
 
@@ -73,5 +73,5 @@ class OpenSearchBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the index {self.index} of {self.url}"

@@ -123,23 +123,23 @@ class _ModelsInLog:
         return found
 
     def find(self, name: str) -> bytes | None:
-        """Return what is kept under a name, None if nothing is."""
+        """Return the content under a name, None without one."""
         return self._found().find(name)
 
     def names(self, below: str) -> list[str]:
-        """Return the names of what is kept in a folder of the place and in its folders, sorted."""
+        """Return the names below a folder of the place, at any depth, sorted."""
         return self._found().names(below)
 
     def top_names(self) -> list[str]:
-        """Return the names of what is kept in none of its folders, sorted."""
+        """Return the names directly in the place, sorted."""
         return self._found().top_names()
 
     def identity(self, name: str) -> Hashable:
-        """Return what is another one when something else is kept under a name. Raises FileNotFoundError."""
+        """Return an identity that changes when the content under a name does. Raises FileNotFoundError."""
         return self._found().identity(name)
 
     def opened(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """Return a context with a file of what is kept under a name. Raises FileNotFoundError."""
+        """Return a context with a file of the content under a name. Raises FileNotFoundError."""
         return self._found().opened(name)
 
 
@@ -158,26 +158,26 @@ class ModelsOfTask:
         return f"{self.place.shown}{MODELS}"
 
     def find(self, name: str) -> bytes | None:
-        """Return what is kept under a name, None if nothing is."""
+        """Return the content under a name, None without one."""
         return self._content(name) if name in self.contents else self.small.get(name)
 
     def names(self, below: str) -> list[str]:
-        """Return the names of what is kept in a folder of the place and in its folders, sorted."""
+        """Return the names below a folder of the place, at any depth, sorted."""
         return sorted(name for name in self.small if name.startswith(f"{below}/"))
 
     def top_names(self) -> list[str]:
-        """Return the names of what is kept in none of its folders, sorted."""
+        """Return the names directly in the place, sorted."""
         return sorted(self.contents)
 
     def identity(self, name: str) -> Hashable:
-        """Return what is another one when something else is kept under a name. Raises FileNotFoundError."""
+        """Return an identity that changes when the content under a name does. Raises FileNotFoundError."""
         if name not in self.contents and name not in self.small:
             raise FileNotFoundError(f"{self.shown}/{name}")
         return self.shown, name
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Path]:
-        """Return a context with a file of what is kept under a name. Raises FileNotFoundError."""
+        """Return a context with a file of the content under a name. Raises FileNotFoundError."""
         found = self.find(name)
         if found is None:
             raise FileNotFoundError(f"{self.shown}/{name}")

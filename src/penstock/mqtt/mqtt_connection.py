@@ -108,7 +108,7 @@ class MqttConnection:
             client.username_pw_set(binding.user, password)
         if binding.secure:
             try:
-                # Without a password, an encrypted key would be asked for at the terminal, for ever.
+                # Without a password, OpenSSL would prompt for that of an encrypted key at the terminal, forever.
                 client.tls_set(binding.cafile, binding.certfile, binding.keyfile, keyfile_password="")
             except (OSError, ValueError) as e:
                 files = ", ".join(filter(None, (binding.cafile, binding.certfile, binding.keyfile)))

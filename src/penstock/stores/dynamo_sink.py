@@ -101,7 +101,7 @@ class DynamoSink:
             )
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # a start begins anew
-        """Return -1: what is there may be written again."""
+        """Return -1: rows that are there may be written again."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # marks have it
@@ -181,7 +181,7 @@ class _ItemTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Do nothing: what was written stays until it is written again."""
+        """Do nothing: written rows stay until they are written again."""
 
     def _requests_of(self, batch: pa.RecordBatch, refused: dict[int, str]) -> dict[int, _Request]:
         """Return what to write, by row; each knows the record of its key before it. Leave out what can be no item."""
