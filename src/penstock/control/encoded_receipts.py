@@ -176,7 +176,7 @@ class BatchReceipts:
         for some in [*columns, *_columns_of(together)]:
             by_place.setdefault((some.stream, some.partition), []).append(some)
             outcomes.update(some.outcomes)
-        found = [_in_order(by_place[place]) for place in sorted(by_place)]
+        found = [_sort_parts(by_place[place]) for place in sorted(by_place)]
         hashes = [hashes for _, hashes in found] or [np.empty(0, np.uint64)]
         lines = b"".join(lines for lines, _ in found)
         return cls(lines, np.concatenate(hashes), dict(sorted(outcomes.items())), together)
@@ -232,7 +232,7 @@ def encode_receipts(reports: Iterable[Report], batch: Batch) -> list[EncodedRece
     return found
 
 
-def _in_order(parts: Sequence[ReceiptColumns]) -> tuple[bytes, npt.NDArray[np.uint64]]:
+def _sort_parts(parts: Sequence[ReceiptColumns]) -> tuple[bytes, npt.NDArray[np.uint64]]:
     """Sort the receipts of one source partition, and the hashes of their commands, by offset."""
     offsets = np.concatenate([np.frombuffer(part.offsets, "<i8") for part in parts])
     hashes = np.concatenate([np.frombuffer(part.hashes, "<u8") for part in parts])

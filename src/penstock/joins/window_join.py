@@ -159,7 +159,7 @@ class WindowJoin(JoinStep):
                 lone[met] = False
                 alone = entries.where(lone)
                 parts.append(self._pairs(*pair_with_none(alone.rows, side), alone.starts, alone.ends))
-        pairs = _in_order(parts, sides)
+        pairs = _sort_pairs(parts, sides)
         batch, pairs, more = self.records(pairs, sides)
         return batch, pairs.slots(*sides), pairs.times, [*problems, *more]
 
@@ -171,7 +171,7 @@ class WindowJoin(JoinStep):
         return Pairs(left, right, ends - 1, bounds)
 
 
-def _in_order(parts: list[Pairs], sides: Sides) -> Pairs:
+def _sort_pairs(parts: list[Pairs], sides: Sides) -> Pairs:
     """Return pairs of several kinds by the end of their windows and by key."""
     left = np.concatenate([part.left for part in parts])
     right = np.concatenate([part.right for part in parts])

@@ -119,7 +119,7 @@ class BoundGroup(ModelGroup):
             answers = self._race(inputs, ctx, rows)
         else:
             answers = {place: self._answer(place, inputs, ctx, rows) for place in taken}
-        answers = self._in_order(answers)
+        answers = self._order_answers(answers)
         self._kept.note(self.name, list(answers))
         return answers
 
@@ -159,7 +159,7 @@ class BoundGroup(ModelGroup):
             _late.add(name, race)
         return answers
 
-    def _in_order(self, answers: dict[int, Answer]) -> dict[int, Answer]:
+    def _order_answers(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Note which models are late, and return the answers: best model first, unless the first answer counts."""
         count = len(next(iter(answers.values())).by)
         for place, model in enumerate(self._bound):
