@@ -2,7 +2,7 @@
 
 A run reads the log up to its newest entry n, and takes over the checkpoint with entry n + 1. Every further entry has
 the next number. An object store creates an object only once, so a run that finds the next number taken has lost the
-checkpoint: a run that was believed dead cannot add anything behind the entry with which another one took over. Those
+checkpoint: a run that was believed dead cannot add anything after the entry with which another one took over. Those
 entries are never removed, other old ones are; so a start that was asleep while many were added and removed looks, after
 it took over, for newer ones.
 """

@@ -16,7 +16,7 @@ SourceGuarantee: TypeAlias = Literal["each record once", "at least once"]
 
 @dataclass(frozen=True)
 class Received:
-    """Records that have come together, and the position behind them, if the source has positions.
+    """Records that have come together, and the position after them, if the source has positions.
 
     >>> Received([{"room": 5}], position="17").position
     '17'

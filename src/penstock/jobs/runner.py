@@ -459,7 +459,7 @@ class JobRunner:
             bounded=self._settings.bounded,
             heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
             frugal=self._settings.is_frugal,
-            # In real time the workers have a record in hand, and the JVM only commits behind them.
+            # In real time the workers have a record in hand, and the JVM only commits after them.
             yields=bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
             store="" if prepared.mount is None else prepared.mount.target.family,

@@ -37,7 +37,7 @@ _JSON_COLUMNS: Final = ("target", "payload")
 class LakeLog(FileLog):
     """The files of a table in the order of its commits; position n is after the first n.
 
-    A job without a checkpoint begins with all files of the newest version, or behind them. From then on each commit
+    A job without a checkpoint begins with all files of the newest version, or after them. From then on each commit
     adds its files to the list in the checkpoint, with its version. A commit that changes no data, as compaction, adds
     none. The list has everything that a worker needs to read a file. With `commands` the rows become JSON objects.
     """

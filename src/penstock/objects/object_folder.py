@@ -90,7 +90,7 @@ class ObjectFolder:
             self._client.remove_unfinished(self.place.name)
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
-        """Return the names in a folder, without the folder, that sort behind another one.
+        """Return the names in a folder, without the folder, that sort after another one.
 
         A bucket is asked only for those, however many there are before.
         """
@@ -100,7 +100,7 @@ class ObjectFolder:
                 yield one.name.removeprefix(f"{path}/")
 
     def objects(self, after: str = "") -> Iterator[FoundObject]:
-        """Return the objects below the prefix whose names sort behind another one, in no particular order."""
+        """Return the objects below the prefix whose names sort after another one, in no particular order."""
         root = self._path("")
         with self._errors("cannot be listed"):
             for one in self._client.objects(root.rstrip("/"), root + after if after else ""):

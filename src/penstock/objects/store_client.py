@@ -55,7 +55,7 @@ class StoreClient(Protocol):
         """Remove the remains of writes below a prefix that were broken off long ago."""
 
     def objects(self, path: str, after: str) -> Iterator[FoundObject]:
-        """Return the objects in a folder, "" for all, whose names sort behind another one."""
+        """Return the objects in a folder, "" for all, whose names sort after another one."""
 
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder, without it."""

@@ -42,7 +42,7 @@ class _Cursor:
         return np.ndarray((len(self.data) - width + 1,), kind, self.data, 0, (1,))[self.at]
 
     def skip(self, sizes: _Ints | int) -> None:
-        """Move on by some bytes, none of them negative; behind the end of a message is odd."""
+        """Move on by some bytes, none of them negative; to leave the message is odd."""
         after = self.at + sizes
         beyond = after > self.end
         if beyond.any():

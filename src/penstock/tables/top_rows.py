@@ -102,7 +102,7 @@ class TopRows(TableStep):
         return TableResult(batch, moved, {_ROWS: lists}, times, changed=changed)
 
     def _contenders(self, both: pa.Array, places: Ints, held: int, groups: int) -> Ints:
-        """Return the rows that may be among the first ones: those held, and those not behind the last of their group.
+        """Return the rows that may be among the first ones: those held, and those not after the last of their group.
 
         Rows are sorted a part at a time, and each part rules out most of those after it, so few are sorted at all.
         """

@@ -225,7 +225,7 @@ class _Trial:
         return self._read(log, start, end)
 
     def _grow(self, log: ReplayableLog[Any], start: Any, records: Sequence[bytes]) -> Any:
-        """Wait until the log has all of these records behind a position; return its end."""
+        """Wait until the log has all of these records after a position; return its end."""
         deadline = time.monotonic() + self._case.limit_s
         while True:
             end = log.latest(start, limited=False)
