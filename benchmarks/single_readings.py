@@ -29,7 +29,7 @@ from penstock.realtime.inbox import Delivery, Inbox
 from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import now_ms
-from penstock.realtime.slot_rounds import SlotRounds
+from penstock.realtime.slot_rounds import RoundLinks, SlotRounds
 from penstock.records.wire_formats import format_of
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import StreamReader
@@ -158,17 +158,8 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:  # noqa: ARG001  # noth
     inbox = _Fed(intake, feeds.feed)
     with _exchange(plan, inbox) as exchange:
         feeds.exchange = exchange
-        rounds = SlotRounds(
-            plan,
-            0,
-            feeds.names,
-            inbox,
-            intake,
-            exchange.send_emitted,
-            exchange.end_level,
-            lambda _: None,
-            SlotCache(),
-        )
+        links = RoundLinks(exchange.send_emitted, exchange.end_level, lambda _: None)
+        rounds = SlotRounds(plan, 0, feeds.names, inbox, intake, links, SlotCache())
         meter = IntervalMeter(writer, 0)
         (slot,) = plan.slot_of.values()
         rounds.open(0, MemoryStates({}, 0), slot, meter, wakes=False)

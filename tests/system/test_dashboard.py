@@ -159,7 +159,7 @@ def test_a_version_is_brought_to_serve_on_the_page_of_models(
                 expect(chart).not_to_have_attribute("data-points", "0", timeout=PATIENCE_MS)
                 expect(chart.locator("canvas")).to_be_visible()
             picture(page, "models", whole=True)
-    page.get_by_label("Reason of a roll back").fill("too careful")
+    page.get_by_label("Reason for a rollback").fill("too careful")
     page.get_by_role("button", name="Roll back", exact=True).click()
     page.get_by_role("button", name="Send the command").click()
     expect(second).to_contain_text("RETIRED", timeout=PATIENCE_MS)

@@ -109,7 +109,7 @@ class Scored:
                 sum((one.kind, one.issued_by, one.status) == (kind, by, "APPLIED") for one in self.receipts())
                 >= count
             ),
-            "a roll back",
+            "a rollback",
         )
 
     def command(self, kind: str, version: str, meanwhile: Callable[[], None], **more: Any) -> None:

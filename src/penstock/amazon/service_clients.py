@@ -13,7 +13,7 @@ from penstock.errors import BindingError
 __all__ = ["DYNAMODB", "KINESIS", "Service", "get_client"]
 
 _CONNECT_S: Final = 10
-# Of a server that stands still nothing comes back; then the request fails.
+# A server that stands still does not answer; the request then fails after this.
 _ANSWER_S: Final = 15
 _CONNECTIONS: Final = 32
 
@@ -65,7 +65,7 @@ def _client(stream: str, service: Service, place: AmazonPlace) -> Any:
     config = Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_ANSWER_S,
-        # What is sent again, and when, is decided where it is known what that means.
+        # The callers decide on repetitions, since they know what a repetition means.
         retries={"total_max_attempts": 1},
         max_pool_connections=_CONNECTIONS,
         tcp_keepalive=True,

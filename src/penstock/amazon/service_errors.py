@@ -1,4 +1,4 @@
-"""Service errors: what an error of a request means, and as a sentence that says what to do."""
+"""Service errors: the meaning of a failed request, and its error as a sentence that says what to do."""
 
 from __future__ import annotations
 

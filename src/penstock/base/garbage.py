@@ -1,4 +1,4 @@
-"""Garbage: let Python's cyclic collector rest while many objects are made that form no cycles."""
+"""Garbage: pause Python's cyclic collector while many objects without cycles are made."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def no_cyclic_collection() -> Iterator[None]:
 
 
 def keep_uncollected(*, also_cycles: bool) -> None:
-    """Let the cyclic collector look no more at the objects that there are, most of which stay.
+    """Exempt the present objects, most of which stay, from the cyclic collector.
 
-    It stops all threads while it looks at them, for 20 to 100 ms in a worker with some state. Cycles among them stay in
-    memory, too, until a call with `also_cycles`.
+    The collector stops all threads while it scans them, for 20 to 100 ms in a worker with some state. Cycles among them
+    stay in memory too, until a call with `also_cycles`.
     """
     if also_cycles:
         gc.unfreeze()
@@ -34,5 +34,5 @@ def keep_uncollected(*, also_cycles: bool) -> None:
 
 
 def collect_again() -> None:
-    """Let the cyclic collector look at all objects, since some are no longer needed."""
+    """Let the cyclic collector scan all objects again, since some are no longer needed."""
     gc.unfreeze()

@@ -1,4 +1,4 @@
-"""Processes without pandas: for those that start often and make no frames."""
+"""Without pandas: keep pandas out of processes that start often and make no frames."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _NoPandas(MetaPathFinder):
 def keep_pandas_out() -> None:
     """Let pyarrow do without pandas in this process.
 
-    To see whether values are those of a frame, pyarrow imports it with its first array, which takes a quarter of a
-    second. It asks once: code that imports pandas later gets it, but pyarrow then makes no frames.
+    With its first array pyarrow imports pandas, to check for values of a frame, which takes a quarter of a second. It
+    tries once: code that imports pandas later gets it, but pyarrow then makes no frames.
     """
     if "pandas" not in sys.modules:
         finder = _NoPandas()

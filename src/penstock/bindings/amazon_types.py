@@ -23,7 +23,7 @@ POLL_MS: Final = 500
 
 @dataclass(frozen=True)
 class AmazonPlace:
-    """Where a service answers, and as whom: what is None or empty, Amazon's own settings and identities decide.
+    """The address of a service, and the login. Amazon's own settings and identities decide on None and empty fields.
 
     `login` has the id and the secret of a key; the values may be references.
     """
@@ -60,7 +60,7 @@ class KinesisBinding:
 
     @property
     def where(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the Kinesis stream {self.name!r} at {self.place}"
 
 
@@ -80,5 +80,5 @@ class DynamoBinding:
 
     @property
     def where(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the DynamoDB table {self.table!r} at {self.place}"

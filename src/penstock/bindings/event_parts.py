@@ -16,7 +16,7 @@ _TAKEN: Final = ("data", "specversion", "datacontenttype")
 
 
 def events_of(known: Mapping[str, Any], role: Role) -> EventBinding | None:
-    """Return what is in the attributes of events; None for other formats. Raises ValueError."""
+    """Return the settings of the attributes of events; None for other formats. Raises ValueError."""
     templates = {name: known.get(f"event_{name}") for name in _OF_SINKS}
     if known.get("format") != "cloudevents":
         parameters = ("attributes", "event_mode", *(f"event_{one}" for one in _OF_SINKS))

@@ -1,4 +1,4 @@
-"""Files: how a source reads those of a folder or an object store, by the parameters of a URI."""
+"""Files: the parameters of URIs for files in a folder or an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URIs of HTTP receivers: where a job listens for requests with records."""
+"""URIs of HTTP receivers: the address at which a job listens for requests with records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST_REQUEST_BYTES: Final = 256 << 20
 
 
 def parse_http_listen(uri: UriParts) -> HttpListenBinding:
-    """Return where a job listens. Raises ValueError, which says what is wrong."""
+    """Return the address at which a job listens. Raises ValueError, which says what is wrong."""
     authority, slash, path = split_authority(uri.rest)
     if "@" in authority:
         raise ValueError("a login is a token: token=env:NAME")

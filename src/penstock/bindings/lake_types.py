@@ -28,8 +28,8 @@ class LakeReading:
 class DeltaBinding:
     """A table of Delta Lake. `directory` is an absolute path, or the URI of a prefix of a bucket of S3.
 
-    With a `bucket`, `client` has environment variables of S3 that count more than those of the process; the values may
-    be references.
+    With a `bucket`, `client` has environment variables of S3 that override those of the process; the values may be
+    references.
 
     `partition_by` are the fields that split its files; empty if the table decides. `upsert_by` are the fields
     that identify a row which a later record replaces; without them each record becomes a row.
@@ -60,7 +60,7 @@ class DeltaBinding:
 
 @dataclass(frozen=True)
 class PartitionRule:
-    """A field that files are apart by, and what is made of its values: `transform` as Iceberg names it."""
+    """A field by which files are split, and the function of its values: `transform` as Iceberg names it."""
 
     field: str
     transform: str = "identity"

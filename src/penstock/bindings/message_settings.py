@@ -22,7 +22,7 @@ class RegistryBinding:
 
 @dataclass(frozen=True)
 class EventBinding:
-    """What of a record is in the attributes of a CloudEvent: fields, each with the name of its attribute.
+    """The parts of a record in the attributes of a CloudEvent: fields, each with the name of its attribute.
 
     Of a sink, `id`, `source` and `type` are these attributes, with `{field}` in them, and `is_binary` says whether
     attributes are headers of the message. A source sees that by the message.
@@ -37,7 +37,7 @@ class EventBinding:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageSettings:
-    """The registry of messages that name their schema, and for CloudEvents where each part of a record is."""
+    """The registry of messages that name their schema, and for CloudEvents the places of the parts of a record."""
 
     registry: RegistryBinding | None = None
     events: EventBinding | None = None

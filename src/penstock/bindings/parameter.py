@@ -33,7 +33,7 @@ class Parameter:
     """A query parameter of a URI: where it is allowed, its possible values, and what it does.
 
     `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names),
-    "fields with names" (each with another name behind a colon if that differs), "path", "text", "secret" (a value,
+    "fields with names" (each with another name after a colon if that differs), "path", "text", "secret" (a value,
     `env:NAME` or `file:PATH`), "character" (one, `tab` or `none`), or the allowed words. `default` describes what
     applies when it is left out.
     """
@@ -116,7 +116,7 @@ def _names(parameter: str, text: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.partition(":") for part in text.split(",")]
     found = tuple((field, other if colon else field) for field, colon, other in pairs)
     if not all(field.isidentifier() and other for field, other in found):
-        raise ValueError(f"{parameter}={text!r} must name fields, each perhaps with :NAME behind it")
+        raise ValueError(f"{parameter}={text!r} must name fields, each possibly followed by :NAME")
     names = [other for _, other in found]
     if len(set(names)) < len(names):
         raise ValueError(f"{parameter}={text!r} gives the same name twice")

@@ -160,7 +160,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ALL_ROLES,
         "fields with names",
         "none",
-        "The fields that are attributes of CloudEvents, with the attribute behind a colon if it has another name.",
+        "The fields that are attributes of CloudEvents, with the attribute after a colon if it has another name.",
     ),
     *(
         Parameter(

@@ -16,7 +16,7 @@ OWN_RECORDS_PER_BATCH: Final = 100_000
 class PythonBinding:
     """A class of the user's that is a source or a sink. `uri` has secrets masked.
 
-    `options` are the arguments of the class, whose values may be references. What the class is and states is known once
+    `options` are the arguments of the class, whose values may be references. The facts about the class are known once
     it was imported: `kind`, `guarantee`, and `origin`, whether a sink wants to know what tells records apart.
     """
 
@@ -33,5 +33,5 @@ class PythonBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"{self.module}:{self.name}"

@@ -34,5 +34,5 @@ class RedisBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the keys {self.key} of the database {self.database} on {self.host}:{self.port}"

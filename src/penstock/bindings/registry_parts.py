@@ -14,7 +14,7 @@ __all__ = ["registry_of"]
 def registry_of(known: Mapping[str, Any], role: Role, subject: str | None = None) -> RegistryBinding | None:
     """Return the registry of parameters; None for messages without one.
 
-    `subject` is that of a sink that names none. Raises ValueError when what belongs together is not there.
+    `subject` is that of a sink that names none. Raises ValueError when only a part of the parameters is given.
     """
     url = known.get("registry")
     form = known.get("format", "json")

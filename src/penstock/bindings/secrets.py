@@ -78,7 +78,7 @@ def public_uri(binding: Binding) -> str:
 
 
 def check_reference(name: str, value: str) -> None:
-    """Raise ValueError when a setting begins like a reference but is none."""
+    """Raise ValueError when a setting begins like a reference but is not one."""
     kind, _, place = value.partition(":")
     if kind == "env" and not _VARIABLE.fullmatch(place):
         raise ValueError(f"{name}=env:{place} must name an environment variable, such as env:KAFKA_PASSWORD")
@@ -101,7 +101,7 @@ def resolve_setting(stream: str, settings: Mapping[str, Any], name: str) -> Any:
 
 def _resolve(stream: str, name: str, value: Any) -> Any:
     kind, _, place = value.partition(":") if isinstance(value, str) else ("", "", "")
-    # An empty secret would be none: a token that nobody needs, a login without a password.
+    # An empty secret would mean no protection: a token that nobody needs, a login without a password.
     if kind == "env":
         if found := os.environ.get(place):
             return found
@@ -110,7 +110,7 @@ def _resolve(stream: str, name: str, value: Any) -> Any:
             reason = f"there is no environment variable {place}"
     elif kind == "file":
         try:
-            # Editors and tools end a file with a line end, which belongs to no password.
+            # Editors and tools end a file with a line end, which is not part of the password.
             if found := Path(place).read_text().rstrip("\r\n"):
                 return found
             reason = "that file is empty"

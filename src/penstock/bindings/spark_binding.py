@@ -10,10 +10,10 @@ __all__ = ["SparkBinding"]
 
 @dataclass(frozen=True)
 class SparkBinding:
-    """What a format of Spark loads once, before the stream begins, or what it writes. `uri` has secrets masked.
+    """Data that a format of Spark loads once, before the stream begins, or writes. `uri` has secrets masked.
 
-    `options` are those of the format, whose values may be references; `path` is what it loads or writes. A sink adds
-    the number of the micro-batch in the column `batch_field`.
+    `options` are those of the format, whose values may be references; `path` is the place that it loads or writes. A
+    sink adds the number of the micro-batch in the column `batch_field`.
     """
 
     stream: str

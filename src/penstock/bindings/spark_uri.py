@@ -1,4 +1,4 @@
-"""URIs of Spark's formats: `spark:FORMAT?OPTION=VALUE`, where `path` is what it loads or writes, if it takes a path."""
+"""URIs of Spark's formats: `spark:FORMAT?OPTION=VALUE`; the option `path` is the place that it loads or writes."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         ("any", "growing", "manifests"),
         "any",
-        "How new objects are found: by a list of all, by a list of those behind the last name, or by the manifests of "
+        "How new objects are found: by a list of all, by a list of those after the last name, or by the manifests of "
         "a sink of penstock.",
     ),
     Parameter(

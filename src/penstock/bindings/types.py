@@ -167,7 +167,7 @@ class KafkaBinding(MessageSettings):
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         pattern = self.pattern
         return f"the topic {self.topic!r}" if pattern is None else f"what matches {pattern.pattern!r}"
 
@@ -310,7 +310,7 @@ class PostgresBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the table {self.schema}.{self.table} of the database {self.database!r} on {self.host}:{self.port}"
 
 
@@ -318,7 +318,7 @@ class PostgresBinding:
 class ObjectsBinding:
     """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
 
-    `client` has environment variables of S3 that count more than those of the process; the values may be references. A
+    `client` has environment variables of S3 that override those of the process; the values may be references. A
     source reads files as `reading` says, and finds new ones as `names` says: by any name, by names that grow, or by the
     manifests of a sink.
     """

@@ -38,7 +38,7 @@ ROLE_NAMES: Final[dict[Role, str]] = {
 
 @dataclass(frozen=True)
 class UriParts:
-    """The parts of a URI. What parses them raises ValueError, which `parse_binding` turns into a BindingError."""
+    """The parts of a URI. Their parsers raise ValueError, which `parse_binding` turns into a BindingError."""
 
     stream: str
     uri: str
@@ -101,7 +101,7 @@ class UriParts:
 
 
 def split_authority(rest: str) -> tuple[str, str, str]:
-    """Return what stands between // and the path, the slash, and the path."""
+    """Return the part between // and the path, the slash, and the path."""
     if not rest.startswith("//"):
         raise ValueError("it needs // before the host")
     authority, slash, path = rest[2:].partition("/")

@@ -12,8 +12,8 @@ __all__ = ["CassandraBinding", "OpenSearchBinding"]
 class CassandraBinding:
     """A table of Cassandra. `uri` has its password masked; `login` has it, or a reference to it.
 
-    `servers` are those to begin with. `datacenter` is the one whose nodes are asked; None is that of the servers. What
-    cannot be written is tried again for `retry_s`. The certificates are files in PEM.
+    `servers` are the first ones to contact. `datacenter` is the one whose nodes are asked; None is that of the servers.
+    Failed writes are tried again for `retry_s`. The certificates are files in PEM.
     """
 
     stream: str
@@ -40,7 +40,7 @@ class CassandraBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the table {self.keyspace}.{self.table} of {self.address}"
 
 
@@ -48,7 +48,7 @@ class CassandraBinding:
 class OpenSearchBinding:
     """Documents of OpenSearch or Elasticsearch. `uri` has its password masked; `login` has it, or a reference to it.
 
-    `index` and `id` may have `{field}` in them. What cannot be written is tried again for `retry_s`. The certificates
+    `index` and `id` may have `{field}` in them. Failed writes are tried again for `retry_s`. The certificates
     are files in PEM.
     """
 
@@ -73,5 +73,5 @@ class OpenSearchBinding:
 
     @property
     def place(self) -> str:
-        """What the binding names, in a sentence."""
+        """The place of the binding, for messages."""
         return f"the index {self.index} of {self.url}"

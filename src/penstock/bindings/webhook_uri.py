@@ -1,4 +1,4 @@
-"""URIs of webhooks: where records are sent by HTTP, and how."""
+"""URIs of webhooks: the address to which records are sent by HTTP, and how."""
 
 from __future__ import annotations
 

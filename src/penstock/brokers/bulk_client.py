@@ -24,7 +24,7 @@ __all__ = ["BulkClient"]
 
 # Up to this many messages, a call for each takes less time than making the columns of one call for all.
 _FEW: Final = 16
-# A call for this many messages lets other threads of Python run meanwhile, which takes a moment to come back from.
+# A call for this many messages lets other threads of Python run meanwhile; taking the interpreter back costs time.
 _MANY: Final = 1000
 _TEXT_BYTES: Final = 512
 
@@ -76,7 +76,7 @@ class BulkClient:
         closing.atexit = False
 
     def produce(self, values: pa.Array, keys: pa.Array | None) -> int:
-        """Queue the first of some messages, and return how many: as many as fit.
+        """Queue messages from the first on, as many as fit, and return how many.
 
         Raises KafkaException for a message that cannot be sent.
         """
@@ -159,7 +159,7 @@ def _strings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, str(value)
     # Messages that are delivered leave the queue at once, and not when `poll` is called.
     yield "delivery.report.only.error", "true"
-    # So that `poll` calls the logger, and no thread of librdkafka does.
+    # So that `poll` calls the logger, not a thread of librdkafka.
     yield "log.queue", "true"
 
 

@@ -45,7 +45,7 @@ class BulkTransactions(BulkClient):
         self._check(self._library.rd_kafka_begin_transaction(self._client))
 
     def produce(self, values: pa.Array, keys: pa.Array | None) -> int:
-        """Queue the first of some messages, and return how many: as many as fit.
+        """Queue messages from the first on, as many as fit, and return how many.
 
         Raises KafkaException for a message that cannot be sent, and when no transaction is open. Of
         the calls of librdkafka, only that for a single message looks for that.
@@ -66,7 +66,7 @@ class BulkTransactions(BulkClient):
             place = library.rd_kafka_topic_partition_list_add(places, self._name, 0).contents
             place.offset = offset
             if text := note.encode():
-                # The list owns the note. What copies it needs its size, and what sends it looks for its end.
+                # The list owns the note. The copy needs its size, and sending looks for its end.
                 size = len(text) + 1
                 place.note = library.rd_kafka_mem_malloc(None, size)
                 place.note_bytes = size
@@ -89,7 +89,7 @@ class BulkTransactions(BulkClient):
         self._check(self._library.rd_kafka_abort_transaction(self._client, int(timeout_s * 1000)))
 
     def _check(self, error: int | None) -> None:
-        """Raise what a call has returned, if it is an error."""
+        """Raise the error that a call has returned, if any."""
         if error is None:
             return
         code: int = self._library.rd_kafka_error_code(error)

@@ -1,4 +1,4 @@
-"""Connection diagnosis: why a Kafka broker that answers cannot be used, if its client does not say so."""
+"""Connection diagnosis: find out why a Kafka broker that answers cannot be used when its client does not say."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _certificate_problem(host: str, port: int, settings: Mapping[str, Any]) -> s
 
 
 def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return the settings as librdkafka reads them."""
+    """Return the TLS context that librdkafka would make from settings."""
     location, text = settings.get("ssl.ca.location"), settings.get("ssl.ca.pem")
     location = None if location == "probe" else location
     is_folder = location is not None and Path(location).is_dir()

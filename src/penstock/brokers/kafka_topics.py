@@ -103,7 +103,7 @@ def check_topic(
         _create(admin, binding, errors, timeout_s)
     if partitions is None and (binding.create_topic or binding.topic in _names(admin, timeout_s)):
         deadline = time.monotonic() + timeout_s
-        # A broker learns of a new topic a moment after the one that has created it.
+        # A broker learns of a new topic a moment later than the one that has created it.
         while (partitions := count_partitions(admin, binding, errors, timeout_s)) is None:
             if time.monotonic() >= deadline:
                 break

@@ -24,7 +24,7 @@ _LATER_FILES: Final = ("control.json", "streams.json", "counts.json", "begun.jso
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a job started from: nothing, or a snapshot of a micro-batch, with its kind, id and place, and the reason."""
+    """The origin of a job: nothing, or a snapshot of a micro-batch, with its kind, id and place, and the reason."""
 
     kind: OriginKind = "empty"
     id: str = ""
@@ -50,8 +50,8 @@ class Lineage(msgspec.Struct, frozen=True):
 
     `id` identifies the checkpoint for its whole life, also in sinks, unless a user has requested new `outputs`.
     `streams` is the order of the sources in Spark's offset log, and `parallelism` the number of state partitions.
-    `origin` says what the job started from. `positions` are where its streams started, unless their bindings say so.
-    `first_batch` is the number of the micro-batch that Spark calls 0.
+    `origin` says what the job started from. `positions` are the start positions of its streams, if not those of
+    bindings. `first_batch` is the number of the micro-batch that Spark calls 0.
     """
 
     id: str
@@ -99,7 +99,7 @@ class Checkpoint:
         nothing.
         """
         try:
-            # Looking at a share may fail in other ways than with a missing file.
+            # On a share the look-up may fail in other ways than with a missing file.
             found = os.listdir(self.folder)  # noqa: PTH208  # it raises at once
         except FileNotFoundError:
             how = "the folder does not exist"

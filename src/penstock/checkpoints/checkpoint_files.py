@@ -1,4 +1,4 @@
-"""Checkpoint files: what penstock keeps in a checkpoint besides Spark's part, and whether a job can start from it."""
+"""Checkpoint files: penstock's own files in a checkpoint besides Spark's part, and whether a job can start from it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _check(
 
 
 def _check_beginnings(folder: Path, streams: Sequence[str], offsets: Sequence[Any]) -> None:
-    """Check that the notes are there of where streams of Kafka or of an own log begin, for the first micro-batch.
+    """For the first micro-batch, check that the notes of the first offsets of Kafka streams and custom logs exist.
 
     Without its note, a stream would begin where its topic ends now, perhaps after what was planned.
     """

@@ -61,7 +61,7 @@ class Ownership:
 
     @staticmethod
     def of_next_run(folder: Path) -> Ownership:
-        """Return what a run will hold when it begins. Raises CheckpointError when the newest epoch cannot be read."""
+        """Return the hold of a run that is about to begin. Raises CheckpointError if the newest epoch is unreadable."""
         return Ownership(folder, newest_epoch(folder) + 1, uuid.uuid4().hex)
 
     @staticmethod

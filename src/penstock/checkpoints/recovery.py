@@ -1,4 +1,4 @@
-"""Recovery: remove what a power loss has left torn and no output depends on, when the job starts again.
+"""Recovery: when a job starts again, remove files that a power loss has torn and on which no output depends.
 
 The mark in `begun.json` names the newest micro-batch whose outputs may exist, and all that a replay of it needs was on
 disk before the mark was (`checkpoint_sync.py`). What Spark wrote later may be missing, empty or torn: the commit of

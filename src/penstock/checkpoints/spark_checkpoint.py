@@ -22,7 +22,7 @@ _NOTHING_DONE: Final = "Delete the file; no micro-batch was begun yet."
 
 @dataclass(frozen=True)
 class Expected:
-    """What penstock knows about a checkpoint from other sources than Spark's files.
+    """The facts about a checkpoint that penstock knows from other sources than Spark's files.
 
     `streams` is the number of sources, `begun` the newest micro-batch that may have reached an output (-1 if none has),
     and `retained` how many micro-batches Spark keeps. With `before_commit` everything after the plan of that

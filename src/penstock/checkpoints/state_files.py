@@ -28,7 +28,7 @@ class StateFiles:
         return operator_of(self._folder, node)
 
     def path(self, name: str) -> Path:
-        """Return where a file of the state is, by its name in the state's folder; it need not exist."""
+        """Return the path of a file of the state, by its name in the state's folder; it need not exist."""
         return self._folder / STATE / name
 
 

@@ -1,8 +1,8 @@
-"""State place: where the state of a job is whose tasks run on machines that share no folder.
+"""State place: the place of the state of a job whose tasks run on machines that share no folder.
 
-It is a prefix of its own beside the log of the checkpoint, to which the tasks write. A file of the working folder,
+It is a prefix beside the log of the checkpoint, to which the tasks write. A file of the working folder,
 which the log has, names it. Every file of the state has a name that is used once, and a commit in the log names those
-that count. So what a run that was believed dead still writes there counts for nothing. Two runs of the same first
+that count. So anything that a run believed dead still writes there is ignored. Two runs of the same first
 micro-batch would share the descriptions of the state, whose names are not used once; so each run that finds nothing
 committed begins in a new place.
 """

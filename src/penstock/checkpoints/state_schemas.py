@@ -34,7 +34,7 @@ def point_to_copy(folder: Path) -> None:
         except (ValueError, AttributeError) as e:
             raise damage(path, f"cannot be read ({e})") from e
         path.write_text(f"{version}\n{_as_line(described)}")
-        # What Spark would compare with is of the description before.
+        # The checksums are those of the earlier description.
         for sums in (f".{path.name}.crc", f"{path.name}.crc"):
             path.with_name(sums).unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
 """Stored checkpoint: a checkpoint whose home is an object store, while a run works in a folder of its machine.
 
-What the folder has counts only when the store has it, too. A run saves it there before any output of a micro-batch may
-become visible, at the moment when other runs wait for their disk. So losing the machine, with its disk, is like losing
-its power: the job can continue from what the store has, and no output depends on anything else.
+The content of the folder counts only once the store has it too. A run saves it there before any output of a micro-batch
+may become visible, at the moment when other runs wait for their disk. So losing the machine, with its disk, is like
+losing its power: the job can continue from what the store has, and no output depends on anything else.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def delete_checkpoint(uri: str) -> None:
     """Delete all objects of a checkpoint that no run uses. Raises ExternalSystemError if the store does not answer."""
     objects = ObjectFolder(place_of_home(uri), {}, IN_HASTE)
     names = [one.name for one in objects.objects()]
-    # What an interrupted deletion leaves has no description, so it is not a checkpoint.
+    # The rest that an interrupted deletion leaves has no description, so it is not a checkpoint.
     objects.remove(sorted(names, key=lambda name: name != _ABOUT))
 
 
@@ -131,9 +131,9 @@ class StoredCheckpoint:
 
     @contextmanager
     def opened(self, *, must_continue: bool = False) -> Iterator[None]:
-        """Open the checkpoint for a run, and save in the end what it has left, unless another run has taken over.
+        """Open the checkpoint for a run, and save its last changes at the end, unless another run has taken over.
 
-        Raises what `open` and `save` raise. After a failure of the body its error counts.
+        Raises what `open` and `save` raise. If the body fails, its error counts.
         """
         self.open(must_continue=must_continue)
         try:
@@ -238,7 +238,7 @@ class StoredCheckpoint:
         shelves of other runs.
         """
         place = state_place(self.folder)
-        # They cost space only.
+        # They only cost space.
         with suppress(ExternalSystemError):
             self._objects.remove_unfinished()
             left = self._others(SHELVES, self.shelf_id)
@@ -247,7 +247,7 @@ class StoredCheckpoint:
                     *self._others(STATE, place.id),
                     *(f"{CAPTURED}/{name}" for name in self._objects.names(CAPTURED)),
                 ]
-            # What was there before another run took over is none of that run's.
+            # Objects that existed before another run took over do not belong to that run.
             if left and self._ask() is None:
                 self._objects.remove(left)
 
@@ -266,7 +266,7 @@ class StoredCheckpoint:
     def keep(self, folder: str) -> None:
         """Bring what has changed in the files of one folder to the store, at any time; raises as `save` does.
 
-        The other files may be about to change together, so they wait for `save`. What refers to these ones must be
+        The other files may be about to change together, so they wait for `save`. Files that refer to these must be
         written later.
         """
         self._bring(lambda: self._files.look_in(folder))
@@ -291,7 +291,7 @@ class StoredCheckpoint:
             self._has_failed = False
 
     def _put(self, changed: Mapping[str, Change]) -> tuple[dict[str, StoredFile], bytes]:
-        """Write what is too large for an entry; return where all content is, and what goes into the entry."""
+        """Write content too large for an entry; return the places of all content, and the content of the entry."""
         files: dict[str, StoredFile] = {}
         content = b""
         packs = list(_packs(changed))
@@ -331,7 +331,7 @@ class StoredCheckpoint:
         try:
             return self._ask()
         except ExternalSystemError:
-            # Whoever commits asks again, and waits for an answer.
+            # A commit asks again, and waits for the answer.
             return None
         finally:
             self._looked_s = time.monotonic()

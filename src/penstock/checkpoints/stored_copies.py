@@ -1,4 +1,4 @@
-"""Stored copies: what an object store has of a checkpoint, in a folder of this machine, to be read only."""
+"""Stored copies: read-only copies, in a folder of this machine, of checkpoints on an object store."""
 
 from __future__ import annotations
 

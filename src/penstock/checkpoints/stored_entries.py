@@ -66,7 +66,7 @@ class StoredFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What a run has put into the log.
+    """An addition of a run to the log.
 
     `id` is the entry's own, `run` and `epoch` those of the run, `host` its machine, `folder` its working folder. With
     `takes` the run takes over the checkpoint. `files` have changed, and `gone` are no longer there. `table` has all
@@ -154,7 +154,7 @@ class FileTable:
         self.apply(files, ())
 
     def apply(self, files: Mapping[str, StoredFile], gone: Iterable[str]) -> set[str]:
-        """Take in the changes of an entry; return the objects of which nothing is needed any more."""
+        """Take in the changes of an entry; return the objects that are no longer needed."""
         touched: set[str] = set()
         for path in gone:
             touched |= self._drop(path)

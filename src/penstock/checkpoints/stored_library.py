@@ -55,16 +55,16 @@ class StoredLibrary:
 
     @property
     def of_driver(self) -> PublishedPlace:
-        """The library as the driver has it."""
+        """The library for the driver."""
         return PublishedPlace(str(self._folder), self._shelf(self.stored.shelf_id))
 
     def of_tasks(self, *, apart: bool) -> LibraryPlace:
-        """Return the library as tasks have it, which reach the folder unless they are `apart`."""
+        """Return the library for tasks, which can read the folder unless they are `apart`."""
         before = _ModelsInLog(self) if apart else FolderPlace(str(self._folder))
         return ShelfPlace(before, self._shelf(self.stored.shelf_id))
 
     def take_over(self) -> None:
-        """Take in what the run before has left on its shelf, and have the log name the shelf of this run.
+        """Take in the content that the previous run has left on its shelf, and make the log name the shelf of this run.
 
         The run owns the checkpoint, and none of its tasks has begun.
         """
@@ -88,7 +88,7 @@ class StoredLibrary:
         return StorePlace(self.stored.place_of(f"{SHELVES}/{number}"), tuple(self.settings.items()))
 
     def before(self) -> tuple[dict[str, bytes], dict[str, StoredFile]]:
-        """Return what the log has: small files with their content, and where contents of models are."""
+        """Return the content of the log: small files with their content, and the places of contents of models."""
         files = {
             path.removeprefix(f"{MODELS}/"): file for path, file in self.stored.stored_files(MODELS).items()
         }
@@ -96,14 +96,14 @@ class StoredLibrary:
         small = {}
         for name in files.keys() - contents.keys():
             found = FolderPlace(str(self._folder)).find(name)
-            # What is asked and what has failed changes.
+            # Requests and failures change.
             if found is not None and name.partition("/")[0] not in (ANSWERS, ASKED, FAILURES):
                 small[name] = found
         return small, contents
 
 
 class _ModelsInLog:
-    """What the log has of the library. Tasks get it as it is when they get the plan."""
+    """The library in the log. Tasks get it in the state at the time of the plan."""
 
     def __init__(self, library: StoredLibrary) -> None:
         self._library: Final = library
@@ -123,29 +123,29 @@ class _ModelsInLog:
         return found
 
     def find(self, name: str) -> bytes | None:
-        """Return what is kept under a name, None if nothing is."""
+        """Return the content under a name, None without one."""
         return self._found().find(name)
 
     def names(self, below: str) -> list[str]:
-        """Return the names of what is kept in a folder of the place and in its folders, sorted."""
+        """Return the names below a folder of the place, at any depth, sorted."""
         return self._found().names(below)
 
     def top_names(self) -> list[str]:
-        """Return the names of what is kept in none of its folders, sorted."""
+        """Return the names directly in the place, sorted."""
         return self._found().top_names()
 
     def identity(self, name: str) -> Hashable:
-        """Return what is another one when something else is kept under a name. Raises FileNotFoundError."""
+        """Return an identity that changes when the content under a name does. Raises FileNotFoundError."""
         return self._found().identity(name)
 
     def opened(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """Return a context with a file of what is kept under a name. Raises FileNotFoundError."""
+        """Return a context with a file of the content under a name. Raises FileNotFoundError."""
         return self._found().opened(name)
 
 
 @dataclass(frozen=True)
 class ModelsOfTask:
-    """What the log had of the library: small files, and where contents are in the objects below a place."""
+    """The library in the log at that time: small files, and the places of contents in objects below a place."""
 
     place: Place
     settings: Mapping[str, str]
@@ -158,26 +158,26 @@ class ModelsOfTask:
         return f"{self.place.shown}{MODELS}"
 
     def find(self, name: str) -> bytes | None:
-        """Return what is kept under a name, None if nothing is."""
+        """Return the content under a name, None without one."""
         return self._content(name) if name in self.contents else self.small.get(name)
 
     def names(self, below: str) -> list[str]:
-        """Return the names of what is kept in a folder of the place and in its folders, sorted."""
+        """Return the names below a folder of the place, at any depth, sorted."""
         return sorted(name for name in self.small if name.startswith(f"{below}/"))
 
     def top_names(self) -> list[str]:
-        """Return the names of what is kept in none of its folders, sorted."""
+        """Return the names directly in the place, sorted."""
         return sorted(self.contents)
 
     def identity(self, name: str) -> Hashable:
-        """Return what is another one when something else is kept under a name. Raises FileNotFoundError."""
+        """Return an identity that changes when the content under a name does. Raises FileNotFoundError."""
         if name not in self.contents and name not in self.small:
             raise FileNotFoundError(f"{self.shown}/{name}")
         return self.shown, name
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Path]:
-        """Return a context with a file of what is kept under a name. Raises FileNotFoundError."""
+        """Return a context with a file of the content under a name. Raises FileNotFoundError."""
         found = self.find(name)
         if found is None:
             raise FileNotFoundError(f"{self.shown}/{name}")

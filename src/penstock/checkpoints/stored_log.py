@@ -1,8 +1,8 @@
 """Stored log: the entries of a checkpoint on an object store, each created once, so that one run at a time adds any.
 
 A run reads the log up to its newest entry n, and takes over the checkpoint with entry n + 1. Every further entry has
-the next number. An object store creates an object only once, so whoever finds the next number taken has lost the
-checkpoint: a run that was believed dead cannot add anything behind the entry with which another one took over. Those
+the next number. An object store creates an object only once, so a run that finds the next number taken has lost the
+checkpoint: a run that was believed dead cannot add anything after the entry with which another one took over. Those
 entries are never removed, other old ones are; so a start that was asleep while many were added and removed looks, after
 it took over, for newer ones.
 """
@@ -52,7 +52,7 @@ class ObjectsOfLog(Protocol):
         """Remove objects."""
 
     def remove_unfinished(self) -> None:
-        """Remove what writes have left that were broken off long ago."""
+        """Remove the remains of writes that were broken off long ago."""
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         """Return the names in a folder."""

@@ -15,14 +15,14 @@ __all__ = ["StoredPieces"]
 
 @dataclass
 class StoredPieces:
-    """What reads files below a place. Several may be in one entry of the log, which is kept while they are read."""
+    """A reader of files below a place. Several may be in one entry of the log, which is cached while they are read."""
 
     objects: ObjectFolder
     _kept: tuple[str, memoryview] = field(default=("", memoryview(b"")), init=False)
 
     @classmethod
     def below(cls, place: Place, settings: Mapping[str, str]) -> StoredPieces:
-        """Return what reads files below a place of a store, with settings as in ObjectFolder."""
+        """Return a reader of files below a place of a store, with settings as in ObjectFolder."""
         root = Place(place.scheme, place.host, place.name.rstrip("/"))
         return cls(ObjectFolder(root, settings, AT_WORK))
 

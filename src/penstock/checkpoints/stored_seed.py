@@ -1,6 +1,6 @@
 """Stored seed: the initial state of a job for tasks that share only the object store with the driver.
 
-The driver has the seed in its working folder, so the store has it, too: tasks read it from the objects in which it is.
+The driver has the seed in its working folder, so the store has it, too: tasks read it from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["StoredSeed"]
 
 
 class StoredSeed:
-    """The seed of a checkpoint on an object store. Tasks get it as the store has it when they get the plan.
+    """The seed of a checkpoint on an object store. Tasks get it in the state at the time of the plan.
 
     `settings` are environment variables with which tasks find the store.
     """
@@ -44,7 +44,7 @@ class StoredSeed:
 
 @dataclass(frozen=True)
 class _SeedOfTask:
-    """A seed as a task has it: where its files are in the objects below a place."""
+    """A seed for a task: the places of its files in the objects below a place."""
 
     place: Place
     settings: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Unread files: find what waits in the folder of a stream, from the list of found files and the newest cut."""
+"""Unread files: find the files that wait in the folder of a stream, by the list of found files and the newest cut."""
 
 from __future__ import annotations
 

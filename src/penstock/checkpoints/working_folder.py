@@ -22,7 +22,7 @@ from penstock.errors import CheckpointError
 
 __all__ = ["Change", "Changes", "WorkingFolder"]
 
-# What only this run on this machine needs: its lock, the code that it ships, its logs, and where the home is.
+# Needed by this run on this machine only: its lock, the code that it ships, its logs, and the note of its home.
 _OWN: Final = (LOCK_FILE, HOME_FILE, "code")
 _OWN_LOGS: Final = ("spark.log", "output.log")
 _TEMPORARY: Final = ".tmp"
@@ -34,7 +34,7 @@ _AT_ONCE: Final = 8
 
 @dataclass(frozen=True)
 class _Seen:
-    """A file at the last look: what the file system says of it, the digest of its content, and where that is."""
+    """A file at the last look: its data from the file system, and the digest and place of its content."""
 
     inode: int
     size: int
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass
 class Changes:
-    """What has changed since the last look: files by their paths in the folder, and paths that are gone."""
+    """The changes since the last look: files by their paths in the folder, and paths that are gone."""
 
     files: dict[str, Change] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
@@ -72,10 +72,10 @@ class WorkingFolder:
         self._seen: Final[dict[str, _Seen]] = {}
 
     def look(self) -> Changes:
-        """Return what has changed since the last look, or since `fill`.
+        """Return the changes since the last look, or since `fill`.
 
-        The files of a folder are listed before its folders: what is in the list was written whole, and what it refers
-        to in folders below it, such as the tables of a snapshot of state, was there before.
+        The files of a folder are listed before its folders: a listed file was written whole, and the files in folders
+        below to which it refers, such as the tables of a snapshot of state, existed before.
         """
         found = Changes()
         there = self._look_below("", found)
@@ -85,7 +85,7 @@ class WorkingFolder:
         return found
 
     def look_in(self, folder: str) -> Changes:
-        """Return which files below one folder are new or have changed since the last look; none is gone."""
+        """Return the files below one folder that are new or changed since the last look; none is reported as gone."""
         found = Changes()
         self._look_below(f"{folder}/", found)
         return found
@@ -107,7 +107,7 @@ class WorkingFolder:
         return there
 
     def stored(self, path: str, pieces: tuple[Piece, ...]) -> None:
-        """Note where the content of a file is that `look` has returned, so that the next may return what follows it."""
+        """Note the place of a file's content from `look`, so that the next look may return only what was appended."""
         seen = self._seen[path]
         self._seen[path] = _Seen(seen.inode, seen.size, seen.mtime_ns, seen.digest, seen.settled, pieces)
 

@@ -17,12 +17,12 @@ from penstock.errors import CheckpointError
 __all__ = ["WriteVersions", "no_version"]
 
 _FOLDER: Final = "write-versions"
-# How far a run may go before it writes down again how far. After a crash the next run begins there.
+# How far ahead of its versions a run notes its limit. After a crash the next run begins at that limit.
 _LEASE_US: Final = 2_000_000
 
 
 class _Limit(msgspec.Struct):
-    """The version that a run never reaches unless it writes down a greater one first."""
+    """A version that a run does not reach before it has noted a greater one."""
 
     limit: int
 
@@ -59,7 +59,7 @@ class WriteVersions:
         self._ownership: Final = ownership
         self._wall_us: Final = wall_us
         self._elapsed_us: Final = elapsed_us
-        # Spark's thread and that of the coordinator ask.
+        # Both Spark's thread and that of the coordinator call this.
         self._lock: Final = threading.Lock()
         self._at_us = elapsed_us()
         self._limit = self._newest = self._earlier_limit()

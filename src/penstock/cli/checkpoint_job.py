@@ -167,7 +167,7 @@ class CheckpointJob:
         found = find_history(self._folder, command_id)
         if found is not None or find_waiting(command_id, catalog, self._folder) is not None:
             return found
-        # What waited a moment ago may have its receipts by now.
+        # A command that was waiting a moment ago may have its receipts by now.
         found = find_history(self._folder, command_id)
         if found is None:
             looked = (

@@ -52,7 +52,7 @@ class When(enum.StrEnum):
 
 
 _SENT: Final = "SENT"
-# Where no terminal says how wide a line is, a table is not squeezed.
+# Without a terminal there is no line width, so a table is not squeezed.
 _FILE_COLUMNS: Final = 240
 _CHECKPOINT_ONLY: Final = dict.fromkeys(
     ("issued_by", "define"),
@@ -225,7 +225,7 @@ def _payload(text: str | None, file: str | None) -> msgspec.Raw:
         except OSError as e:
             raise CommandRefusedError(f"{name} cannot be read ({e.strerror or e}).") from None
     try:
-        # Decoding finds what is wrong; the numbers stay as they were written.
+        # Decoding only finds errors; the numbers stay as they were written.
         msgspec.json.decode(data)
         return msgspec.Raw(msgspec.json.format(data, indent=-1))
     except (msgspec.DecodeError, UnicodeDecodeError) as e:

@@ -1,4 +1,4 @@
-"""Job targets: what verbs ask of a job, whether they reach it by its checkpoint or through a server."""
+"""Job targets: the requests of verbs to a job, which they reach by its checkpoint or through a server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class ScalingAdvice:
-    """Advice on a job, and what its scaling policy would decide; `has_policy` tells whether it has one."""
+    """Advice on a job, and the decision of its scaling policy; `has_policy` tells whether it has one."""
 
     advice: Advice
     decision: Decision | None
@@ -75,7 +75,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a request.
+    """The outcome of a request.
 
     `details` is None when nobody waited for its end. `ids` names the job and the operation at a server. `notes` are
     lines for people.
@@ -96,7 +96,7 @@ class JobTarget(Protocol):
 
     @property
     def title(self) -> str:
-        """How tables call the job."""
+        """The name of the job in tables."""
 
     def metrics(self, window_s: float) -> Metrics:
         """Return the newest metrics, with rates over a window."""
@@ -136,7 +136,7 @@ class JobTarget(Protocol):
         """Return the steps, each with its states and number of keys."""
 
     def find_key(self, step: str, key: str, batch: int | None) -> StoredKey | None:
-        """Return a key with all that a step holds for it; None for nothing."""
+        """Return a key with its state in a step; None if it has none."""
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:
         """Dump the state; `details` has the place as `uri`."""

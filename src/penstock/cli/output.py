@@ -1,4 +1,4 @@
-"""What all verbs print alike: results as text or JSON, and errors as sentences."""
+"""Output of all verbs: results as text or JSON, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 _WIDTH: Final = 200
 
 stderr: Final = Console(stderr=True, highlight=False)
-# Without a terminal Rich takes 80 columns, which cuts what a pipe or a file is to get.
+# Without a terminal Rich takes 80 columns, which would cut the output to a pipe or a file.
 stdout: Final = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
@@ -103,7 +103,7 @@ def print_error(text: str) -> None:
 
 
 def escape(text: str) -> str:
-    """Return a text in which nothing counts as markup."""
+    """Escape a text so that nothing in it counts as markup."""
     return text.replace("[", r"\[")
 
 

@@ -40,7 +40,7 @@ __all__ = ["run", "sql"]
 
 
 class LogFormat(StrEnum):
-    """How a run reports what happens to it."""
+    """The form in which a run reports events."""
 
     text = "text"
     json = "json"
@@ -200,7 +200,7 @@ def run(
     Exit codes: 0 finished or stopped, 1 the job failed, 2 wrong use (arguments, bindings, job file, checkpoint, or a
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
-    with _errors_reported(given.pop("log_format")) as log:
+    with _report_errors(given.pop("log_format")) as log:
         _run_file(job_file, _settings(given), log, output)
 
 
@@ -222,7 +222,7 @@ def sql(
 
     Exit codes: as those of penstock run.
     """
-    with _errors_reported(given.pop("log_format")) as log:
+    with _report_errors(given.pop("log_format")) as log:
         settings = _settings(given)
         loaded = _load_sql(sql_file)
         from penstock.sql.explanation import explain as explained
@@ -268,14 +268,14 @@ def _settings(given: dict[str, Any]) -> RunSettings:
         "batch_interval_ms": given.pop("batch_interval"),
         "checkpoint_interval_ms": milliseconds(given.pop("checkpoint_interval"), "--checkpoint-interval"),
         "lock_timeout_s": given.pop("lock_timeout"),
-        "allow_read": _absolute(given.pop("allow_read")),
-        "allow_write": _absolute(given.pop("allow_write")),
+        "allow_read": _make_absolute(given.pop("allow_read")),
+        "allow_write": _make_absolute(given.pop("allow_write")),
     }
     return RunSettings(**settings, **given)
 
 
 @contextmanager
-def _errors_reported(log_format: LogFormat) -> Iterator[LogDisplay | None]:
+def _report_errors(log_format: LogFormat) -> Iterator[LogDisplay | None]:
     """Report errors as sentences, or in the JSON log that this yields."""
     with ExitStack() as stack:
         log = stack.enter_context(LogDisplay()) if log_format is LogFormat.json else None
@@ -284,13 +284,13 @@ def _errors_reported(log_format: LogFormat) -> Iterator[LogDisplay | None]:
 
 
 def _run_file(job_file: str, settings: RunSettings, log: LogDisplay | None, output: Output) -> None:
-    with _jvm_ahead(settings):
+    with _start_jvm(settings):
         from penstock.jobs.job_loader import load_job
 
         _run_loaded(load_job(job_file), settings, log, output)
 
 
-def _jvm_ahead(settings: RunSettings) -> AbstractContextManager[None]:
+def _start_jvm(settings: RunSettings) -> AbstractContextManager[None]:
     """Start Spark's JVM for the job while it is loaded."""
     from penstock.machine.limits import LOCAL_HEAP_MB
     from penstock.spark.startup.jvm_ahead import jvm_ahead
@@ -332,7 +332,7 @@ def _run_loaded(loaded: LoadedJob, settings: RunSettings, log: LogDisplay | None
         display.print_summary(summary)
 
 
-def _absolute(places: Sequence[str] | None) -> tuple[str, ...]:
+def _make_absolute(places: Sequence[str] | None) -> tuple[str, ...]:
     """Make places absolute. Symbolic links stay, since commands name places by them too."""
     return tuple(
         text if "://" in text else os.path.abspath(Path(text).expanduser())  # noqa: PTH100  # resolve() follows links

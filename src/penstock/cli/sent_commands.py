@@ -1,4 +1,4 @@
-"""Sent commands: how verbs that send a command to a job do so, wait for its end, and show its receipts."""
+"""Sent commands: send the command of a verb to a job, wait for its end, and show its receipts."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def send_and_wait(receiver: JobTarget, draft: CommandDraft, patience: Patience, 
     if output is Output.json:
         print_json(sent if final is None else plain(final))
     elif final is not None and final.details:
-        # What handlers replied, or a trace found.
+        # The replies of handlers, or the answers to a trace.
         print(final.details, flush=True)
     raise typer.Exit(_TIMED_OUT_CODE if final is None else CODES[final.status])
 
 
 def sender_name() -> str:
-    """Return how receipts call the user of this process."""
+    """Return the name of this process's user in receipts."""
     return f"{user_name()}@{socket.gethostname()}"
 
 

@@ -245,7 +245,7 @@ class ServerJob:
         operation = self._server.change(method, f"{self._path}{path}", content)
         return await_outcome(self._server, operation, patience)
 
-    # -- what only servers know --
+    # -- only at servers --
 
     def describe(self) -> dict[str, Any]:
         """Return the job with its newest runs, its savepoints, and its plan, which is None before the first start."""
@@ -263,7 +263,7 @@ class ServerJob:
         return found
 
     def log(self, run: int | None, limit_bytes: int, *, follow: bool) -> Iterator[dict[str, Any]]:
-        """Yield the end of what a run has printed; with `follow` then what it prints, without end.
+        """Yield the end of a run's output; with `follow`, then further output without end.
 
         Without a number the newest run, and then the next ones as well.
         """

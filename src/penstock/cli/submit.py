@@ -35,7 +35,7 @@ __all__ = ["submit"]
 
 
 class Scaling(StrEnum):
-    """What to do with the scaling policy of a definition."""
+    """The use of the scaling policy of a definition."""
 
     off = "off"
     dry_run = "dry-run"

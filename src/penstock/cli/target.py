@@ -77,7 +77,7 @@ class Servers:
         from penstock.server.runs.directory import ServerDirectory
 
         root = self.home.expanduser().absolute()
-        # Only a home with a store may be without a server; what opens it is loaded for that alone.
+        # Only a home with a store may be without a server; the code that opens it is loaded just for that.
         if self.named or os.environ.get(SERVER_VARIABLE) or not ServerDirectory(root).store.exists():
             yield None
             return
@@ -225,7 +225,7 @@ def complete_savepoints(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _get_items(context: typer.Context, path: str) -> list[dict[str, Any]]:
-    """Return what the server has if it answers at once: a shell waits for it, and shows no errors."""
+    """Return the items of the server if it answers at once: a shell waits for them, and shows no errors."""
     given = context.params
     servers = Servers(given.get("server"), Path(given.get("home") or _DEFAULT_HOME), given.get("ca"))
     try:

@@ -45,7 +45,7 @@ class Address:
 
 
 class _Announced(msgspec.Struct, frozen=True):
-    """What a server writes for programs of its user."""
+    """The announcement of a server for programs of its user."""
 
     url: str
     token: str

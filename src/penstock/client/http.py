@@ -67,7 +67,7 @@ class Server:
         self._client.close()
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Get what is at a path, as JSON values."""
+        """Get the content at a path, as JSON values."""
         return self._read_content(self._send("GET", path, params=_without_none(parameters)))
 
     def change(
@@ -129,7 +129,7 @@ class Server:
             time.sleep(_PAUSE_S)
 
     def download(self, path: str, file: IO[bytes]) -> None:
-        """Write what is at a path to a file."""
+        """Write the content at a path to a file."""
         try:
             with self._client.stream("GET", path) as response:
                 if response.status_code != httpx.codes.OK:
@@ -141,7 +141,7 @@ class Server:
             raise self._no_answer(e) from None
 
     def patient_get(self, path: str, **parameters: Any) -> Any:
-        """Get what is at a path, and wait for a server that is being restarted."""
+        """Get the content at a path, and wait for a server that is being restarted."""
         begun_s = time.monotonic()
         while True:
             try:

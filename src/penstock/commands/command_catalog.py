@@ -1,4 +1,4 @@
-"""The command catalog: what a sender must know of a job to send it a command. Kept in the checkpoint."""
+"""The command catalog: the facts about a job that a sender of commands needs. Kept in the checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepEntry(msgspec.Struct, frozen=True):
 
 
 class CommandCatalog(msgspec.Struct, frozen=True):
-    """The catalog of a job: its steps, and where it reads commands (secrets are masked), if it takes any."""
+    """The catalog of a job: its steps, and the place from which it reads commands (secrets masked), if it takes any."""
 
     job: str
     commands: str

@@ -1,4 +1,4 @@
-"""Command sender: writes a command to where a job reads its commands, whether the job runs or not."""
+"""Command sender: writes a command to the place from which a job reads its commands, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _FLUSH_S: Final = 30.0
 
 
 def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
-    """Return where to write commands to a job: to `uri`, or to the place in its command catalog.
+    """Return the binding for commands to a job: that of `uri`, or of the place in its command catalog.
 
-    Raises BindingError when the job takes no commands, when secrets in that place are masked, and when nobody can
-    write there.
+    Raises BindingError when the job takes no commands, when secrets in that place are masked, or when it cannot be
+    written to.
     """
     if not entry.steps:
         raise BindingError(f"The job {entry.job!r} has no keyed step, so it takes no commands.")
@@ -97,7 +97,7 @@ def send_command(command: Command, binding: Binding) -> None:
     Raises BindingError or ExternalSystemError when that fails.
     """
     if isinstance(binding, FilesBinding):
-        _to_folder(command, Path(binding.directory), binding)
+        _write_to_folder(command, Path(binding.directory), binding)
         return
     # Each client takes a tenth of a second to load, which other bindings need not wait for.
     if isinstance(binding, KafkaBinding):
@@ -133,7 +133,7 @@ def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Co
     if not isinstance(binding, FilesBinding):
         return None
     encoded = msgspec.json.encode(command_id)
-    own = f"-{_file_name_part(command_id)}.jsonl"
+    own = f"-{_escape_id(command_id)}.jsonl"
     waiting = list_unread_files(checkpoint, COMMANDS, binding.directory)
     # Files of this sender have the id in their names; other programs may put several commands into one file.
     for name in sorted(waiting, key=lambda name: (name.endswith(own), name), reverse=True):
@@ -161,7 +161,7 @@ def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
 def _form(
     binding: _Sendable,
 ) -> CommandFormat:
-    """Return the format for commands there. Raises BindingError unless it is JSON or protobuf."""
+    """Return the format of commands in a binding. Raises BindingError unless it is JSON or protobuf."""
     if getattr(binding, "registry", None) is None:
         if binding.format in ("json", "jsonl"):
             return "json"
@@ -181,14 +181,14 @@ def _encode(command: Command, binding: _Sendable) -> bytes:
     return message_of_command(command)
 
 
-def _file_name_part(command_id: str) -> str:
+def _escape_id(command_id: str) -> str:
     """Format an id as part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", command_id)[:64]
 
 
-def _to_folder(command: Command, folder: Path, binding: FilesBinding) -> None:
+def _write_to_folder(command: Command, folder: Path, binding: FilesBinding) -> None:
     """Write a new file for the command, which the job sees only when it is complete. Names sort by time."""
-    name = f"{time.time_ns():020}-{_file_name_part(command.id)}.jsonl"
+    name = f"{time.time_ns():020}-{_escape_id(command.id)}.jsonl"
     hidden = folder / f".{name}.{os.getpid()}"
     try:
         with hidden.open("xb") as file:

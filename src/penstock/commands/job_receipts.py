@@ -25,7 +25,7 @@ from penstock.sinks.base import RejectingTask, Sink, TaskContext
 __all__ = ["RECEIPT_TYPE", "ReceiptWriter", "by_batch", "has_receipts", "plain"]
 
 RECEIPT_TYPE: Final = record_type(Receipt)
-# How much of a reason goes to a sink for which the whole receipt is too large.
+# The length of the reason sent to a sink for which the whole receipt is too large.
 _CUT_REASON: Final = 200
 
 
@@ -86,7 +86,7 @@ class ReceiptWriter:
         sink.commit(batch_id, [message])
 
     def _write_cut(self, task: RejectingTask, rejected: Sequence[tuple[Receipt, Any]]) -> None:
-        """Write receipts that are too large for their sink without details; the checkpoint keeps the whole."""
+        """Write receipts that are too large for their sink without details; the checkpoint keeps them whole."""
         cut = [
             msgspec.structs.replace(
                 receipt,

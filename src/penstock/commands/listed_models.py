@@ -1,4 +1,4 @@
-"""Listed models: the models of a job with their versions, and what these have scored, from its checkpoint."""
+"""Listed models: the models of a job with their versions and the scores of these, from its checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ListedModel", "ListedVersion", "list_models"]
 
 @dataclass(frozen=True, kw_only=True)
 class ListedVersion:
-    """A version of a model, and what it has scored since the checkpoint began."""
+    """A version of a model, and its scores since the checkpoint began."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"use_attribute_docstrings": True}
 
@@ -35,13 +35,13 @@ class ListedVersion:
     content_bytes: int | None
     """The size of its content in the checkpoint; null before it was fetched."""
     is_examined: bool
-    """Whether its content was examined, which must be before it is validated."""
+    """Whether its content was examined, which must happen before it is validated."""
     failure: str | None
-    """Why its content could not be fetched when that was tried last; null otherwise."""
+    """Why the last attempt to fetch its content failed; null otherwise."""
     uri: str
-    """Where it was loaded from."""
+    """The place from which it was loaded."""
     metadata: Any
-    """What its sender said of it."""
+    """The metadata that its sender gave."""
     changed_by: str
     """Who sent the last command that changed it; `policy` if its policy did."""
     command: str
@@ -58,19 +58,19 @@ class ListedVersion:
     late: int
     """In a group, the number of records for which its answer came after the deadline."""
     chosen: int
-    """In a group, the number of records whose score it gave, or for which it voted."""
+    """In a group, the number of records for which it gave the score or voted."""
     ms: float | None
     """The time for 1,000 records in milliseconds; null before the first."""
     p99_ms: float | None
     """The time that 99 in 100 calls do not exceed, in milliseconds; null before the first."""
     agreement: float | None
-    """The share of records that it scored in the shadow as the version that serves did; null without any."""
+    """The share of records that it scored in the shadow like the serving version; null without any."""
     drift: float | None
-    """The population stability index of its scores against those of the version that serves; null if unknown."""
+    """The population stability index of its scores against those of the serving version; null if unknown."""
     ks: float | None
-    """The statistic of Kolmogorov and Smirnov of the same; null if unknown."""
+    """The Kolmogorov-Smirnov statistic of the same scores; null if unknown."""
     recent: VersionFigures | None
-    """The same within the window of the policy, in its present status; null if it does not score."""
+    """The figures within the window of the policy, in its present status; null if it does not score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class ListedModel:
     step: str
     model: str
     policy: Any
-    """When versions are promoted or rolled back by themselves: the setting of the step that is named after the model.
+    """When versions are promoted or rolled back automatically: the setting of the step that is named after the model.
 
     Null before the first micro-batch.
     """

@@ -1,8 +1,8 @@
-"""Model policies: the commands that the policies of a job's models send, from what its versions have scored.
+"""Model policies: the commands that the policies of a job's models send, by the scores of their versions.
 
 The scores of a micro-batch decide, so the command comes after it, as if a person had sent it: it is read, journaled,
-carried out at one cut and repeated in a replay as any other. Its id follows from the status of the version, so one that
-is sent again after a crash counts once.
+carried out at one cut and repeated in a replay like any other. Its id follows from the status of the version, so one
+that is sent again after a crash counts once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Scores: TypeAlias = Mapping[str, Mapping[str, Mapping[str, VersionTally]]]
 
 @dataclass(frozen=True)
 class ModelReports:
-    """What a job has reported up to a micro-batch: versions, settings, scores of it and scores in all, by step.
+    """The reports of a job up to a micro-batch: versions, settings, its scores and the total scores, by step.
 
     `suspended` has the versions that are not called any more, with the reason, by step and model. `times` is the event
     time that each step has reached.
@@ -60,8 +60,8 @@ class ModelReports:
 class ModelPolicies:
     """The policies of a job's models. `models` has the declared models of each step by name.
 
-    `windows` are those of an earlier run, by step and model, which are changed. `figures` has what versions have scored
-    within them, by step, model and version.
+    `windows` are those of an earlier run, by step and model; they are changed in place. `figures` has the scores of
+    versions within them, by step, model and version.
     """
 
     def __init__(

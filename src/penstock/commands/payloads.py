@@ -83,7 +83,7 @@ def payload_of_type(payload_type: Any) -> Payload:
     try:
         (schema,), parts = msgspec.json.schema_components([payload_type], ref_template="{name}")
     except (TypeError, RuntimeError):
-        # A class that says itself how it is read.
+        # The class defines how its values are read.
         return Payload(_ANYTHING, "")
     words = _Words(parts)
     example = msgspec.json.encode(words.example_of(schema))

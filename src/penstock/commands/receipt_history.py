@@ -25,7 +25,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True)
 class CommandHistory:
-    """The receipts of one command, in order: those of one micro-batch, and perhaps that another command undid it."""
+    """The receipts of one command, in order: those of one micro-batch, and one more if another command undid it."""
 
     receipts: tuple[Receipt, ...]
 
@@ -88,7 +88,7 @@ def _histories_backwards(checkpoint: Path) -> Iterator[CommandHistory]:
     undone: dict[str, Receipt] = {}
     for _, receipt in receipts_backwards(checkpoint):
         if receipts and receipts[-1].id != receipt.id:
-            # It stands by itself, after the receipts of the command that undid it.
+            # The receipt of an undone command stands alone, after those of the command that undid it.
             undone.setdefault(receipts[-1].id, receipts[-1])
             receipts = []
         receipts.append(receipt)
@@ -119,7 +119,7 @@ def await_end(
     """Wait for the final receipt of a command, and pass on each on the way; None after the timeout.
 
     With `look_back` earlier receipts count too, since an id that the job has seen gets no new ones. There may be many,
-    so they are searched while nothing comes.
+    so they are searched while no new ones arrive.
     """
     deadline_s = time.monotonic() + timeout_s
     older = new.older(command_id) if look_back else iter(())

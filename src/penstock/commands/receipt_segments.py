@@ -137,7 +137,7 @@ class SegmentWriter:
         self._newest = max(self._newest, batch_id)
 
     def _missing(self, batch_id: int, lines: bytes) -> bytes:
-        """Return what is missing of a micro-batch that was written before, perhaps in part."""
+        """Return the lines of a micro-batch that are not written yet; an earlier write may have been cut off."""
         if batch_id < self._newest:
             found = any(
                 known.batch == batch_id
@@ -195,7 +195,7 @@ class SegmentWriter:
 
 
 class NewReceipts:
-    """Receipts that come after its creation, of a job that another process may run. Each line is read once."""
+    """New receipts since the creation of this object, of a job that another process may run. Each is read once."""
 
     def __init__(self, checkpoint: Path, *, from_start: bool = False) -> None:
         self._checkpoint: Final = checkpoint
@@ -205,14 +205,14 @@ class NewReceipts:
         self._before: Final = segment_names(checkpoint)
 
     def read(self, command_id: str | None = None) -> list[Receipt]:
-        """Return what came since the last call, oldest first; with an id only receipts of that command.
+        """Return the receipts since the last call, oldest first; with an id only those of that command.
 
         Raises CheckpointError when it cannot be read.
         """
         return [receipt for _, found in self.by_segment(command_id) for receipt in found]
 
     def by_segment(self, command_id: str | None = None) -> Iterator[tuple[str, list[Receipt]]]:
-        """Yield the same by segment, with its name."""
+        """Yield the new receipts by segment, with its name."""
         for number in _numbers(self._folder):
             if number < self._number:
                 continue

@@ -23,11 +23,11 @@ class _Counts(msgspec.Struct, frozen=True):
 def settings_in_force(checkpoint: Path) -> dict[str, dict[str, Any]]:
     """Return the settings of each step that has any, by name: as set by a command, else the default.
 
-    Values from an event time on have names of their own. Raises CheckpointError.
+    Values that apply from an event time on are listed under separate names. Raises CheckpointError.
     """
     entry = read_command_catalog(checkpoint)
     reported = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
-    # A setting that is new in the code has no earlier value, and one that is gone is not shown.
+    # A setting that is new in the code has no earlier value, and a removed one is not shown.
     return {
         name: {
             **step.defaults,

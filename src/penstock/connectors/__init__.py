@@ -4,7 +4,7 @@ A binding names one: `python:module:Class?option=value`. A source derives from `
 from `RecordReceiver`; a sink derives from `RecordSink`. Options are the arguments of the class.
 
 In: a class of the user's, named in a binding.
-Out: a log, a receiver or a sink that does what penstock's own do: positions, replay, commits, dead letters.
+Out: a log, a receiver or a sink that works like penstock's own: positions, replay, commits, dead letters.
 Imports: base, bindings, errors, records, sinks, sources.
 """
 

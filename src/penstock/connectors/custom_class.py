@@ -35,7 +35,7 @@ _PARAMETERS: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter
 
 
 def bind_class(binding: PythonBinding, *, is_sink: bool) -> PythonBinding:
-    """Import the class of a binding, and return the binding with what the class says of itself.
+    """Import the class of a binding, and return the binding with what the class states.
 
     Raises BindingError, which says what to do, when the class cannot be imported, is neither a source nor a
     sink, or does not take the options.
@@ -217,7 +217,7 @@ def _convert(binding: PythonBinding, name: str, annotation: Any, text: str) -> A
     try:
         return wanted(text)
     except ValueError:
-        # As it was written: what a reference refers to may be a secret.
+        # As it was written: a reference may lead to a secret.
         raise BindingError(
             f"{binding.place} takes a number for {name}, not {binding.options[name]!r}."
         ) from None
@@ -241,7 +241,7 @@ def _reason(binding: PythonBinding, error: BaseException) -> str:
 
 
 def _without_secrets(binding: PythonBinding, text: str) -> str:
-    """Return a text in which what references refer to is masked."""
+    """Return a text in which the values of references are masked."""
     for name, value in resolve_settings(binding.stream, binding.options).items():
         if value and value != binding.options[name]:
             text = text.replace(value, "***")

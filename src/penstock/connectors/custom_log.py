@@ -27,7 +27,7 @@ __all__ = ["CustomLog", "open_custom_log"]
 
 # The class is asked for the ends at most this often.
 _LOOK_S: Final = 0.1
-# Fewer positions than this are one task's work.
+# Up to this many positions are read by one task.
 _POSITIONS_OF_A_TASK: Final = 1_000
 _CHUNK_RECORDS: Final = 4_096
 _CHUNK_BYTES: Final = 4 << 20
@@ -197,7 +197,7 @@ def _opened(binding: PythonBinding) -> Iterator[RecordLog]:
 
 
 def _positions(given: Any, method: str) -> dict[str, int]:
-    """Return what a method has returned. Raises TypeError unless it is a mapping from names to positions."""
+    """Return the result of a method. Raises TypeError unless it is a mapping from names to positions."""
     try:
         return msgspec.convert(given, dict[str, int])
     except msgspec.ValidationError as e:

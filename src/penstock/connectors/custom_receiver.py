@@ -57,7 +57,7 @@ class CustomReceiver(Receiver["_Opened"]):
 
 
 class _Waiting:
-    """What was received and is not in the journal yet."""
+    """The records that were received and are not in the journal yet."""
 
     def __init__(self) -> None:
         self.received: list[Received] = []
@@ -76,7 +76,7 @@ class _Waiting:
 
     @property
     def is_full(self) -> bool:
-        """Whether it goes to the journal at once."""
+        """Whether the records go to the journal at once."""
         return len(self.records) >= _MAX_RECORDS or self._bytes >= MAX_BYTES
 
 

@@ -35,7 +35,7 @@ class CustomSink:
         self.commits_in_tasks = self.exactly_once or binding.guarantee == "idempotent by key"
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # it knows the destination only
-        """Return what the class says."""
+        """Return the answer of the class."""
         with self._opened() as own, in_custom_class(self._binding, "newest"):
             return own.newest(lineage)
 
@@ -45,7 +45,7 @@ class CustomSink:
             own.prepare(lineage)
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
-        """Return a task with an object of its own."""
+        """Return a task with a separate object."""
         return _OwnTask(self._binding, self._encoder, context)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
@@ -118,7 +118,7 @@ class _OwnTask(RejectingTask):
         self._end()
 
     def _call(self, method: str, work: Callable[[RecordSink], _Result]) -> _Result:
-        """Let the object do something, in its thread."""
+        """Call a method of the object in its thread."""
         own = self._own
         assert own is not None, "it was made"
 

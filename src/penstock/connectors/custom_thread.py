@@ -1,4 +1,4 @@
-"""Custom threads: all calls of one object of the user's class are made in one thread, whoever makes them."""
+"""Custom threads: all calls of an object of the user's class are made in one thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CustomThread:
         return result
 
     def give_back(self) -> None:
-        """Leave the thread to the next object, which may use what the user's module keeps for this thread."""
+        """Leave the thread to the next object, which may use the data that the user's module keeps for this thread."""
         _idle.append(self)
 
     def _run(self) -> None:
@@ -44,7 +44,7 @@ class CustomThread:
                 self._results.put((work(), None))
             except BaseException as e:  # whatever it is, it is the caller's
                 self._results.put((None, e))
-            # What it refers to must not stay until the next call.
+            # Objects that it refers to must not stay until the next call.
             del work
 
 

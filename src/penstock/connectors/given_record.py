@@ -1,4 +1,4 @@
-"""A given record: what a custom source gives, as the bytes that the format of its stream decodes."""
+"""A given record: a record from a custom source, as the bytes that the format of its stream decodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GivenRecord: TypeAlias = bytes | str | Mapping[str, Any]
 
 
 def bytes_of(record: GivenRecord) -> bytes:
-    """Return the bytes of a record. Raises TypeError when it is none.
+    """Return the bytes of a record. Raises TypeError for other values.
 
     >>> bytes_of({"room": 5, "open": True})
     b'{"room":5,"open":true}'

@@ -1,4 +1,4 @@
-"""A block of records: what a custom sink is given at once."""
+"""A block of records, which a custom sink gets at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Block:
     Args:
         batch: the records as Arrow columns.
         keys: the key of each record, if its step or message has one (binary).
-        ids: what tells each record apart, if the sink states "at least once with ids". A record that is written again
-            has the same id.
+        ids: an id that tells each record apart, if the sink states "at least once with ids". A record that is written
+            again has the same id.
 
     >>> block = Block(pa.record_batch({"room": [5, 6], "alarm": ["hot", ""]}))
     >>> block.rows

@@ -49,7 +49,7 @@ class RecordLog(ABC):
         """
 
     def begins(self) -> Mapping[str, int]:
-        """Return where partitions begin that do not begin at 0. Called once for a checkpoint, at its first start."""
+        """Return the first positions of partitions that do not begin at 0. Called at a checkpoint's first start."""
         return {}
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close

@@ -16,7 +16,7 @@ SourceGuarantee: TypeAlias = Literal["each record once", "at least once"]
 
 @dataclass(frozen=True)
 class Received:
-    """Records that have come together, and the position behind them, if the source has positions.
+    """Records that have come together, and the position after them, if the source has positions.
 
     >>> Received([{"room": 5}], position="17").position
     '17'
@@ -30,13 +30,13 @@ class RecordReceiver(ABC):
     """A source that gives each record once: a queue, a socket, a service that is polled.
 
     Derive from it, and bind a stream to `python:module:Class?option=value`, with options as for `RecordLog`. penstock
-    writes what comes to a journal in the checkpoint before the job sees it, so a replay reads the same bytes.
+    writes the records to a journal in the checkpoint before the job sees them, so a replay reads the same bytes.
 
     A receiver runs in a thread of the process that starts the job. When a method raises OSError (ConnectionError,
     TimeoutError) the object is closed and a new one is opened, after a pause.
 
-    `guarantee` is what the class states: "each record once" if it continues exactly behind the position that it is
-    opened with, else "at least once".
+    `guarantee` is what the class states: "each record once" if it continues exactly after the position with which it is
+    opened, else "at least once".
 
     >>> class Counter(RecordReceiver):
     ...     guarantee = "each record once"

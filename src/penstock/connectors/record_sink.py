@@ -28,9 +28,9 @@ class RecordSink(ABC):
 
     `guarantee` is what the class states, and what the job shows:
 
-    - "exactly once": what is there is skipped. Write in `finish`, in one transaction with `batch_id`, unless a batch of
-      the same `lineage` and `partition` that is as new is there; or stage files in `finish`, and publish them in
-      `commit`, once for each batch.
+    - "exactly once": a micro-batch that is there already is skipped. Write in `finish`, in one transaction with
+      `batch_id`, unless a batch of the same `lineage` and `partition` that is as new is there; or stage files in
+      `finish`, and publish them in `commit`, once for each batch.
     - "idempotent by key": a record replaces the stored one with its key.
     - "at least once with ids": records are written with `block.ids`, by which readers skip copies.
     - "at least once": the newest micro-batch may be there twice after a crash.
@@ -57,7 +57,7 @@ class RecordSink(ABC):
         return ""
 
     def abort(self) -> None:  # noqa: B027  # what was written may stay
-        """Undo what can be undone, after the task has failed; not called after `finish`."""
+        """Undo the writes that can be undone, after the task has failed; not called after `finish`."""
 
     def commit(self, batch_id: int, messages: Sequence[str]) -> None:  # noqa: B027  # most write in tasks
         """Make a micro-batch visible, once. Called in the driver; again with the same batch after a crash.

@@ -1,4 +1,4 @@
-"""Commands: what a running job is asked to do, with a target, a version and an expiry time.
+"""Commands: requests to a running job, with a target, a version and an expiry time.
 
 A command is sent as JSON or as the protobuf message `penstock.Command` of `control.proto`:
 

@@ -105,7 +105,7 @@ class Applied(msgspec.Struct, array_like=True, gc=False):
 class EncodedReceipts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The receipts of one command in a micro-batch as JSON Lines, and its position, the sort key.
 
-    `outcome` is the last status; empty if it does not count, since the command had another one before.
+    `outcome` is the last status; empty if it does not count, because the command already had one.
     """
 
     place: RecordPosition
@@ -170,13 +170,13 @@ class BatchReceipts:
 
     @classmethod
     def of(cls, columns: Iterable[ReceiptColumns], together: Sequence[EncodedReceipts] = ()) -> BatchReceipts:
-        """Sort the receipts that tasks have encoded, and those in `together`."""
+        """Sort the receipts that tasks have encoded together with those in `together`."""
         by_place: dict[tuple[str, str], list[ReceiptColumns]] = {}
         outcomes: Counter[str] = Counter()
         for some in [*columns, *_columns_of(together)]:
             by_place.setdefault((some.stream, some.partition), []).append(some)
             outcomes.update(some.outcomes)
-        found = [_in_order(by_place[place]) for place in sorted(by_place)]
+        found = [_sort_parts(by_place[place]) for place in sorted(by_place)]
         hashes = [hashes for _, hashes in found] or [np.empty(0, np.uint64)]
         lines = b"".join(lines for lines, _ in found)
         return cls(lines, np.concatenate(hashes), dict(sorted(outcomes.items())), together)
@@ -200,7 +200,7 @@ def receipt_columns(
         else:
             others.append(report)
     columns = [
-        _applied_columns(part, batch)
+        _encode_applied(part, batch)
         for some in [*applied, *found.values()]
         for part in some.parts(_MAX_AT_ONCE)
     ]
@@ -232,7 +232,7 @@ def encode_receipts(reports: Iterable[Report], batch: Batch) -> list[EncodedRece
     return found
 
 
-def _in_order(parts: Sequence[ReceiptColumns]) -> tuple[bytes, npt.NDArray[np.uint64]]:
+def _sort_parts(parts: Sequence[ReceiptColumns]) -> tuple[bytes, npt.NDArray[np.uint64]]:
     """Sort the receipts of one source partition, and the hashes of their commands, by offset."""
     offsets = np.concatenate([np.frombuffer(part.offsets, "<i8") for part in parts])
     hashes = np.concatenate([np.frombuffer(part.hashes, "<u8") for part in parts])
@@ -282,7 +282,7 @@ def _columns(
     )
 
 
-def _applied_columns(applied: Applied, batch: Batch) -> ReceiptColumns:
+def _encode_applied(applied: Applied, batch: Batch) -> ReceiptColumns:
     """Encode the receipts of commands that one slot has applied, as `_receipts` would."""
     known = [
         ',"kind":"',

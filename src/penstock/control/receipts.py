@@ -84,7 +84,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The result of a command in one slot.
 
     `failed` has the key groups in which a handler raised, `key_groups` those that the command touched, and `keys` the
-    number of keys in them. `replies` are the answers of handlers, with the keys that they answered for. `alone` means
+    number of keys in them. `replies` are the answers of handlers, with the keys for which they answered. `alone` means
     that no other slot reports on the command. A report that a command is `undone` has the place of the one that undoes
     it.
     """

@@ -17,7 +17,7 @@ __all__ = ["column_type", "copy_text"]
 
 _OPTIONS: Final = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
 _json: Final = msgspec.json.Encoder()
-# What PostgreSQL calls a type, by the first of these that holds.
+# PostgreSQL's name of a type, by the first of these that holds.
 _TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
     (pa.types.is_boolean, "boolean"),
     (pa.types.is_int8, "smallint"),

@@ -119,7 +119,7 @@ class PostgresLookup(LookupSource):
         try:
             with as_looked_up(self.binding):
                 connection.autocommit = True
-                # A lock on the table must not hold up a job for ever.
+                # A lock on the table must not hold up a job forever.
                 connection.execute("SET statement_timeout TO '60s'")
                 columns = check_lookup(connection, self.binding, self.schema, fields)
         except BaseException:
@@ -131,7 +131,7 @@ class PostgresLookup(LookupSource):
     def _query(self, fields: Sequence[str], columns: Mapping[str, Column], kinds: Sequence[_KeyType]) -> str:
         """Return a query that has an array of keys for each field.
 
-        Its rows are few: each has the numbers of some keys, and what the table has for each. The server packs them
+        Its rows are few: each has the numbers of some keys, and the rows of the table for each. The server packs them
         faster than the client unpacks single rows, and none of them is larger than a text can be.
         """
         lists = ", ".join(f"%s::{kind.sql}[]" for kind in kinds)
@@ -225,7 +225,7 @@ def _key_type(binding: PostgresBinding, column: Column, kind: pa.DataType) -> _K
 def _may_be_there(keys: LookupKeys, kinds: Sequence[_KeyType]) -> Sequence[int]:
     """Return the numbers of the keys that a table may have.
 
-    What PostgreSQL does not take as a value of the type is in no table.
+    A key that PostgreSQL does not take as a value of the type is in no table.
     """
     found: Sequence[int] = range(len(keys))
     for column, kind in zip(keys.columns, kinds, strict=True):
@@ -245,6 +245,6 @@ def _array(values: Iterable[Any]) -> str:
     texts = [value if isinstance(value, str) else str(value) for value in values]
     if not texts:
         return "{}"
-    # Texts with a NUL are in no table, and none is here.
+    # No table has texts with a NUL, so none is here.
     joined = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
     return f'{{"{joined}"}}'

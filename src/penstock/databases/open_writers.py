@@ -37,8 +37,8 @@ class OpenWriters:
     """The transactions that were open when this was made, until they have ended.
 
     Args:
-        connection: one without an open transaction, so that each query sees what has changed.
-        table: what they may write to.
+        connection: one without an open transaction, so that each query sees changes.
+        table: the relations to which they may write.
 
     """
 

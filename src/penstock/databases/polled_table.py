@@ -29,7 +29,7 @@ _DELAY_S: Final = 1
 
 @dataclass(frozen=True)
 class PolledTable:
-    """A table whose rows are read in the order of its `key`: a growing column, and what tells equal values apart.
+    """A table whose rows are read in the order of its `key`: a growing column, and tie-breakers for equal values.
 
     `writes` are the relations that a transaction has locked when it may still add rows at or before the newest one; it
     is None for times, which any transaction may have taken. Without `is_indexed` each query reads the whole table.

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _CONNECT_S: Final = 10
-# Of a dead server or machine nothing comes back; then the connection fails after these.
+# A dead server or machine does not answer; the connection then fails after these.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 _MAX_NAME_BYTES: Final = 63
 
@@ -70,7 +70,7 @@ def open_connection(binding: PostgresBinding, name: str) -> Any:
     # Times without a zone are those of the records, in UTC, whatever the server's zone is.
     connection.execute("SET TIME ZONE 'UTC'")
     connection.execute("SET DATESTYLE TO ISO")
-    # In real time a transaction stays open for an interval, in which nothing may come.
+    # In real time a transaction stays open for an interval, in which no record may come.
     connection.execute("SET idle_in_transaction_session_timeout TO 0")
     connection.commit()
     # A process that was forked from this one has none of these connections.

@@ -39,8 +39,8 @@ class PostgresSink:
     """A sink that adds each record to a table, or replaces the row that has the same key.
 
     A sink partition writes a micro-batch in one transaction, which also sets the number of the micro-batch in a table
-    of penstock's. A task that runs again finds it there and writes nothing. What the table refuses (a constraint, a
-    value that the column's type does not have) is rejected record by record.
+    of penstock's. A task that runs again finds it there and writes nothing. Records that the table refuses (by a
+    constraint, or a value outside the column's type) are rejected one by one.
     """
 
     exactly_once = True
@@ -174,7 +174,7 @@ class _TableTask(RejectingTask):
             end_earlier_sessions(connection)
             self._before = self._progress.read(connection, self._context.partition)
             if self._before.batch < self._context.batch_id:
-                # What a constraint refuses must be known while its record is still at hand.
+                # The refusal of a constraint must be known while its record is still at hand.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 if self._statements.key:
                     self._stage(connection)
@@ -183,7 +183,7 @@ class _TableTask(RejectingTask):
     def _stage(self, connection: Any) -> None:
         """Make or renew the table of staged rows."""
         statements = self._statements
-        # A kept connection may have one from before a change of the table, whose types refuse what the table takes.
+        # A kept connection may have one from before a change of the table, with types that refuse new values.
         if connection.execute(*statements.is_stale).fetchone()[0]:
             connection.execute(statements.unstage)
         connection.execute(statements.stage)
@@ -255,7 +255,7 @@ def _is_of_record(error: Any) -> bool:
     try:
         psycopg.errors.lookup(code)
     except KeyError:
-        # No code of the server: a trigger has chosen it.
+        # It is not a code of the server: a trigger has chosen it.
         return True
     return False
 

@@ -33,13 +33,13 @@ class Column:
 
 @dataclass(frozen=True)
 class RowShape:
-    """What is read of a row. If it `is_sparse`, the table may lack nullable fields, and nulls are left out."""
+    """The fields read of a row. If it `is_sparse`, the table may lack nullable fields, and nulls are left out."""
 
     schema: pa.Schema
     is_sparse: bool = False
 
     def missing(self, columns: Mapping[str, Column]) -> list[str]:
-        """Return the fields that the table should have, and does not."""
+        """Return the fields that the table lacks."""
         return [
             field.name
             for field in self.schema

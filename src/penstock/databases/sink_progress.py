@@ -31,7 +31,7 @@ class Refused(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class Committed:
-    """The newest micro-batch of a sink partition, and what the table refused of it."""
+    """The newest micro-batch of a sink partition, and the records that the table refused."""
 
     batch: int
     refused: Sequence[Refused]
@@ -67,7 +67,7 @@ class SinkProgress:
         return -1 if found[0] is None else int(found[0])
 
     def read(self, connection: Any, partition: int) -> Committed:
-        """Return what a partition has committed."""
+        """Return the newest commit of a partition."""
         found = connection.execute(
             f"SELECT batch, refused::text FROM {self._table} "
             "WHERE (lineage, sink, sink_partition) = (%s, %s, %s)",
@@ -78,7 +78,7 @@ class SinkProgress:
         return Committed(int(found[0]), msgspec.json.decode(found[1], type=list[Refused]))
 
     def advance(self, connection: Any, partition: int, committed: Committed) -> bool:
-        """Set what a partition has committed, within a transaction; return False if it had that or more."""
+        """Set the newest commit of a partition, within a transaction; return False if it had that or a newer one."""
         refused = msgspec.json.encode(committed.refused).decode()
         done = connection.execute(
             f"INSERT INTO {self._table} AS t (lineage, sink, sink_partition, batch, refused) "

@@ -1,4 +1,4 @@
-"""Table catalog: what PostgreSQL says of a table: its columns, its unique indexes, and whether it may be read."""
+"""Table catalog: PostgreSQL's facts about a table: its columns, its unique indexes, and whether it may be read."""
 
 from __future__ import annotations
 

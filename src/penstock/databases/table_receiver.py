@@ -108,7 +108,7 @@ class TableReceiver(Receiver[_TableConnection]):
                 self._begin(opened)
             while not self._stopping.is_set():
                 newest = self._newest(opened)
-                if newest is not None and self._may_read(opened):
+                if newest is not None and self._await_writers(opened):
                     self._read(opened, newest)
                 if self._bounded or self._stopping.wait(self._binding.poll_s):
                     return
@@ -121,13 +121,13 @@ class TableReceiver(Receiver[_TableConnection]):
         self._keep(opened.table, at, [])
 
     def _newest(self, opened: _TableConnection) -> Sequence[str] | None:
-        """Return the last row's place if it is after what the journal has."""
+        """Return the place of the last row if it is after the rows in the journal."""
         assert self._place is not None
         query = opened.table.newest if self._place.at is None else opened.table.newest_after
         found: Sequence[str] | None = opened.connection.execute(query, self._place.at or ()).fetchone()
         return found
 
-    def _may_read(self, opened: _TableConnection) -> bool:
+    def _await_writers(self, opened: _TableConnection) -> bool:
         """Wait until no row can appear any more before the newest; return False if the receiver stops before that."""
         writers = OpenWriters(opened.connection, opened.table)
         began_s, pause_s, warned = time.monotonic(), _FIRST_PAUSE_S, False
@@ -153,7 +153,8 @@ class TableReceiver(Receiver[_TableConnection]):
         while not self._stopping.is_set():
             assert self._place is not None
             at = self._place.at or ()
-            # A page has a transaction of its own, so that reading a large table does not keep the server's vacuum.
+            # Each page is read in a separate transaction, so that reading a large table does not hold up the server's
+            # vacuum.
             with opened.connection.transaction(), opened.connection.cursor("page") as page:
                 page.execute(opened.table.page(after=bool(at)), (*at, *newest, limit))
                 count = self._journal_page(opened.table, page)

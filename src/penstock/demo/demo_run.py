@@ -161,7 +161,7 @@ class _Demo:
                 job.check()
                 self._show(job, "starting")
             if job.progress is not None:
-                self._live(job)
+                self._simulate(job)
                 self._drain(job)
             self._show(job, "finishing")
             summary = job.finish()
@@ -169,7 +169,7 @@ class _Demo:
         self._show(job, "done")
         return self._summary(summary)
 
-    def _live(self, job: JobThread) -> None:
+    def _simulate(self, job: JobThread) -> None:
         """Simulate the rooms, and change settings, until the time is over."""
         tick_s = max(_TICK_S, len(self._rooms) / _MAX_READINGS_PER_S)
         start = due = last = time.monotonic()

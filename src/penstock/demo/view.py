@@ -181,7 +181,7 @@ def _rooms(snapshot: Snapshot, bar: int) -> Table:
         table.add_row(
             str(room.sensor_id),
             f"{room.temperature:.1f}°",
-            _bar(room, bar),
+            _draw_bar(room, bar),
             f"{room.desired:.1f}° ± {room.band:.1f}",
             heater,
             Text("" if room.change is None else str(room.change), "bold yellow" if fresh else "dim"),
@@ -192,7 +192,7 @@ def _rooms(snapshot: Snapshot, bar: int) -> Table:
     return table
 
 
-def _bar(room: Room, width: int) -> Text:
+def _draw_bar(room: Room, width: int) -> Text:
     """Draw the temperature as a bar on which the desired band is marked."""
     bar = Text()
     low, now, high = (

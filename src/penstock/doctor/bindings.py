@@ -146,7 +146,7 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         if not is_source:
             check_topic(binding, connection_settings(binding))
         elif binding.pattern is not None:
-            return _matching(binding)
+            return _describe_matching(binding)
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
@@ -259,7 +259,7 @@ def _answer_of_amazon(binding: KinesisBinding | DynamoBinding) -> str:
     return f"{binding.where} has {len(stream.shards)} shards, and keeps records for {hours} h"
 
 
-def _matching(binding: KafkaBinding) -> str:
+def _describe_matching(binding: KafkaBinding) -> str:
     """Say which topics match the pattern of a binding now."""
     topics = list(kafka_source.preflight(binding))
     if not topics:

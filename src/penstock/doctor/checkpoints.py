@@ -30,7 +30,7 @@ _AHEAD_S: Final = 60.0
 
 
 def checkpoint_folder(path: Path) -> Folder:
-    """What the folder of a checkpoint needs."""
+    """Return the requirements on the folder of a checkpoint."""
     return Folder("checkpoint folder", path, "--checkpoint", _GIB // 4, 2 * _GIB, has_locks=True)
 
 
@@ -70,7 +70,7 @@ def examine_checkpoint(
     if torn is not None:
         yield warning("checkpoint files", torn.message, "Start the job, which discards the torn files.")
         return
-    yield _progress(checkpoint, lineage, now())
+    yield _examine_progress(checkpoint, lineage, now())
 
 
 def _settings(lineage: Lineage, starts: int) -> Finding:
@@ -95,7 +95,7 @@ def _use(checkpoint: Checkpoint, runs: Callable[[Path], bool]) -> Finding:
     return fine("checkpoint use", "a run uses it now" if runs(checkpoint.folder) else "no run uses it now")
 
 
-def _progress(checkpoint: Checkpoint, lineage: Lineage, now_s: float) -> Finding:
+def _examine_progress(checkpoint: Checkpoint, lineage: Lineage, now_s: float) -> Finding:
     """Report the newest micro-batch of a checkpoint with intact files."""
     commits = checkpoint.spark_folder / "commits"
     numbers = batch_numbers(commits)

@@ -15,7 +15,7 @@ __all__ = ["Wanted", "examine"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to check besides this machine: a checkpoint, a job with its bindings, ports that must be free."""
+    """The things to check besides this machine: a checkpoint, a job with its bindings, ports that must be free."""
 
     checkpoint: Path | None = None
     job_file: str | None = None
@@ -25,30 +25,30 @@ class Wanted:
 
 def examine(wanted: Wanted) -> Iterator[Finding]:
     """Run every check, and yield each finding at once. Starts no job and downloads nothing."""
-    yield from _safely("python", software.check_python)
-    yield from _safely("packages", lambda: software.check_packages(software.installed_requirements()))
-    yield from _safely("workers", software.check_worker_python)
-    yield from _safely("spark", software.check_spark_home)
-    yield from _safely("java", software.check_java)
-    yield from _safely("jars", software.check_jars)
-    yield from _safely("classes", software.check_class_archive)
+    yield from _run_check("python", software.check_python)
+    yield from _run_check("packages", lambda: software.check_packages(software.installed_requirements()))
+    yield from _run_check("workers", software.check_worker_python)
+    yield from _run_check("spark", software.check_spark_home)
+    yield from _run_check("java", software.check_java)
+    yield from _run_check("jars", software.check_jars)
+    yield from _run_check("classes", software.check_class_archive)
     for folder in storage.job_folders():
-        yield from _safely(folder.check, partial(storage.check_folder, folder))
-    yield from _safely("cores", machine.check_cores)
-    yield from _safely("memory", machine.check_memory)
-    yield from _safely("open files", machine.check_open_files)
-    yield from _safely("loopback", machine.check_loopback)
-    yield from _safely("server port", machine.check_server_port)
+        yield from _run_check(folder.check, partial(storage.check_folder, folder))
+    yield from _run_check("cores", machine.check_cores)
+    yield from _run_check("memory", machine.check_memory)
+    yield from _run_check("open files", machine.check_open_files)
+    yield from _run_check("loopback", machine.check_loopback)
+    yield from _run_check("server port", machine.check_server_port)
     for port in wanted.ports:
-        yield from _safely(f"port {port}", partial(machine.check_port, port))
-    yield from _safely("host name", machine.check_host_name)
-    yield from _safely("clock", machine.check_clock)
+        yield from _run_check(f"port {port}", partial(machine.check_port, port))
+    yield from _run_check("host name", machine.check_host_name)
+    yield from _run_check("clock", machine.check_clock)
     for variable, endpoint in object_store.named_endpoint():
-        yield from _safely("object store", partial(object_store.check_object_store, variable, endpoint))
+        yield from _run_check("object store", partial(object_store.check_object_store, variable, endpoint))
     if wanted.checkpoint is not None:
-        yield from _safely("checkpoint", lambda: _of_checkpoint(wanted))
+        yield from _run_check("checkpoint", lambda: _of_checkpoint(wanted))
     if wanted.job_file is not None:
-        yield from _safely("job", lambda: _of_job(wanted))
+        yield from _run_check("job", lambda: _of_job(wanted))
 
 
 def _of_checkpoint(wanted: Wanted) -> Iterator[Finding]:
@@ -76,7 +76,7 @@ def _of_job(wanted: Wanted) -> Iterator[Finding]:
     yield from examine_bindings(job, wanted.bindings)
 
 
-def _safely(check: str, examined: Callable[[], Finding | Iterable[Finding]]) -> Iterator[Finding]:
+def _run_check(check: str, examined: Callable[[], Finding | Iterable[Finding]]) -> Iterator[Finding]:
     """Run a check; an error in it is a finding too, and the other checks continue."""
     try:
         found = examined()

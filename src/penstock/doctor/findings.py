@@ -18,7 +18,7 @@ _SENTENCE_END: Final = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check has found.
+    """The result of one check.
 
     With `warning` jobs run, but slower or not for long; with `failed` they do not run.
     """

@@ -28,7 +28,7 @@ __all__ = [
 
 _LOOPBACK: Final = "127.0.0.1"
 _SERVER_PORT: Final = 8081
-# Driver, block manager, the gateway to Python, and workers listen at ports of their own.
+# Driver, block manager, the gateway to Python, and workers each listen at a port.
 _PORTS: Final = 16
 _ANSWER_S: Final = 5.0
 # A Python worker with Arrow, pandas and PySpark loaded.

@@ -195,7 +195,7 @@ def check_jars(
     found = f"{found} (in {folder})"
     offline = environment.get("PENSTOCK_JARS")
     if offline:
-        return _from_offline(found, wanting, Path(offline).expanduser())
+        return _check_offline(found, wanting, Path(offline).expanduser())
     return warning(
         "jars",
         found,
@@ -204,7 +204,7 @@ def check_jars(
     )
 
 
-def _from_offline(found: str, wanting: Sequence[Jar], offline: Path) -> Finding:
+def _check_offline(found: str, wanting: Sequence[Jar], offline: Path) -> Finding:
     """Check a folder of PENSTOCK_JARS for the missing jars."""
     if not offline.is_dir():
         return failed(

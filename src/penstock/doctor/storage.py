@@ -40,7 +40,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Disk:
-    """What is free on a file system. `free_files` is None if it does not count files."""
+    """The free space on a file system. `free_files` is None if it does not count files."""
 
     free_bytes: int
     free_files: int | None

@@ -123,7 +123,7 @@ class StandingCommands:
         if handler is not None and not handler.new_keys:
             return False
         self.changed = True
-        for part in _parts(admitted) if handler is None else [admitted]:
+        for part in _split_set(admitted) if handler is None else [admitted]:
             identity = _identity(part)
             # The newest is last, so that new keys receive commands of several kinds in the order of their cuts.
             self.commands.pop(identity, None)
@@ -133,7 +133,7 @@ class StandingCommands:
         return True
 
 
-def _parts(admitted: AdmittedCommand) -> list[AdmittedCommand]:
+def _split_set(admitted: AdmittedCommand) -> list[AdmittedCommand]:
     """Split a `set` of several states into one for each state."""
     values = msgspec.json.decode(admitted.command.payload, type=dict[str, msgspec.Raw])
     if len(values) == 1:

@@ -106,7 +106,7 @@ class CommandExecution:
             if group in self._own:
                 self._named.setdefault(group, []).append(key)
 
-    def command(self, admitted: SlotCommand, now: dt.datetime) -> None:
+    def execute(self, admitted: SlotCommand, now: dt.datetime) -> None:
         """Carry out a command or several plain sets, and report the outcome."""
         if isinstance(admitted, PlainSets):
             self._set_all(admitted, now)
@@ -122,20 +122,20 @@ class CommandExecution:
         refusal = self._register.admit(command, now)
         scope = command.target.scope
         if refusal is not None:
-            # For a command to single keys, other slots than those of the keys only see its id.
+            # Slots without a key of a command to single keys only see its id.
             if (self._first or scope in ("key", "keys")) and not refusal.duplicate:
                 self.reports.append(
                     report_of(admitted, "refused", refusal.reason, alone=scope not in ("keys", "job"))
                 )
             return
         if scope == "all":
-            self._for_keys(admitted, list(self._all_keys()), self._key_groups)
+            self._execute_for_keys(admitted, list(self._all_keys()), self._key_groups)
             self._standing.add(admitted, self._core)
             self._standing_applier = None
         elif scope in ("key", "keys"):
             self._for_named_keys(admitted)
         elif command.kind in self._core.handlers or command.kind in ("set", "reload-config"):
-            self._for_step(admitted)
+            self._execute_for_step(admitted)
         else:
             self._built_in(admitted)
 
@@ -146,20 +146,22 @@ class CommandExecution:
             if group in self._own:
                 key = target.key if self._same_in_json else named_keys([target.key], self._core.key_type)[0]
                 if not self._set_plain(admitted, key, group):
-                    self._for_keys(admitted, [(key, group)], admitted.key_groups)
+                    self._execute_for_keys(admitted, [(key, group)], admitted.key_groups)
             return
         if self._own.isdisjoint(admitted.key_groups):
             return
         places = zip(named_keys(target.keys, self._core.key_type), admitted.key_groups, strict=True)
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
         # Sorted by key group, since moving the states to another group is slow.
-        self._for_keys(admitted, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
+        self._execute_for_keys(
+            admitted, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own})
+        )
 
     def _set_all(self, sets: PlainSets, now: dt.datetime) -> None:
         """Carry out plain sets, with the same result as one by one, but at thousands per second."""
         if not self._has_plain_sets or self._standing.commands:
             for admitted in sets.separate():
-                self.command(admitted, now)
+                self.execute(admitted, now)
             return
         ids = [one if isinstance(one, str) else one.id for one in sets.commands]
         seen = self._register.mark_all_seen(ids)
@@ -173,7 +175,7 @@ class CommandExecution:
         for one, key in zip(own, named_keys([one.key for one in own], self._core.key_type), strict=True):
             values = read(one.payload)
             if values is None:
-                self._for_keys(sets.admit(one), [(key, one.key_group)], [one.key_group])
+                self._execute_for_keys(sets.admit(one), [(key, one.key_group)], [one.key_group])
                 continue
             self._set(key, one.key_group, values)
             done.append(one)
@@ -196,7 +198,7 @@ class CommandExecution:
     def _set_plain(self, admitted: AdmittedCommand, key: Any, group: int) -> bool:
         """Set states of one key without running user code, and return True; return False if that is not possible.
 
-        It has the same result as `_for_keys`, at thousands of commands per second.
+        It has the same result as `_execute_for_keys`, at thousands of commands per second.
         """
         command = admitted.command
         if (
@@ -223,7 +225,7 @@ class CommandExecution:
             self.applied[source] = Applied(*source)
         return self.applied[source]
 
-    def _for_keys(
+    def _execute_for_keys(
         self, admitted: AdmittedCommand, keys: list[tuple[Any, int]], groups: Sequence[int]
     ) -> None:
         """Carry out a command for each of the keys."""
@@ -278,7 +280,7 @@ class CommandExecution:
     def _standing_failed(self, admitted: AdmittedCommand, error: Exception) -> None:
         self.result.dead_letters.append(dead_letter_of(admitted, error, self._core.step))
 
-    def _for_step(self, admitted: AdmittedCommand) -> None:
+    def _execute_for_step(self, admitted: AdmittedCommand) -> None:
         """Carry out a command once, for the whole step."""
         kind = CommandContext if self._core.has_key else PartCommandContext
         context = kind(self._instance.cursor, self._outputs, admitted.command)
@@ -376,7 +378,7 @@ class CommandExecution:
 
     # -- broadcast control records --
 
-    def broadcast(self, block: Block) -> None:
+    def apply_broadcast(self, block: Block) -> None:
         """Apply the records of a broadcast stream, one by one."""
         source = self._core.inputs[block.input]
         function = self._instance.function

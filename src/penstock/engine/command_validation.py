@@ -170,7 +170,7 @@ class Accepting:
         return ""
 
     def _is_plain_set(self, command: Command) -> bool:
-        """Return whether a `set` of a key surely passes all checks: a shortcut for thousands of commands per second."""
+        """Return whether a `set` of a key surely passes all checks: a shortcut for thousands of commands a second."""
         plain = self._plain_values.get(command.target.step)
         return plain is not None and command.effective_at is None and plain.read(command.payload) is not None
 

@@ -93,10 +93,7 @@ class Emissions:
 
 
 def _causes(found: list[Emitted]) -> Causes:
-    """Return the causes of records. One control record may cause records of many keys, in varying order.
-
-    So their places have the key too.
-    """
+    """Return the causes of records. Places include the key: one record may cause those of many keys, in any order."""
     letters = [one.origin("") for one in found]
     places = [
         place_name(

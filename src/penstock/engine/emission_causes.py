@@ -14,9 +14,9 @@ __all__ = ["Causes", "causes_in", "place_name"]
 
 @dataclass(frozen=True)
 class Causes:
-    """For each emitted record the place of the record that caused it, as text, and its offset there.
+    """For each emitted record the place of the record that caused it, as text, and the offset there.
 
-    They are the same whenever a record is processed again, with whatever others.
+    They are the same whenever a record is processed again, whichever records are processed with it.
     """
 
     places: pa.Array
@@ -27,12 +27,12 @@ class Causes:
         return Causes(self.places.take(rows), self.offsets.take(rows))
 
     def slice(self, begin: int, count: int) -> Causes:
-        """Return the causes of some records that follow each other."""
+        """Return the causes of consecutive records."""
         return Causes(self.places.slice(begin, count), self.offsets.slice(begin, count))
 
 
 def place_name(*parts: str) -> str:
-    """Return the name of a place from its parts, of which empty ones are left out."""
+    """Return the name of a place from its parts, without the empty ones."""
     return "/".join(quote(part, safe="") for part in parts if part)
 
 

@@ -50,7 +50,7 @@ class Clock(NamedTuple):
 class SlotContext:
     """The context that a slot provides to a function: its shared states, its unions, the times, its key groups.
 
-    `answers` are those that groups of models and lookups take again when work is repeated.
+    `answers` are those that groups of models and lookups reuse when work is repeated.
     """
 
     shared: SharedStates

@@ -45,9 +45,9 @@ from penstock.state.timer import StoredTimer, Timer
 __all__ = ["GroupRun"]
 
 
-# The times of a record: that by which values are read, the largest event time so far, and that of a separate column.
+# The times of a record: the one by which values are read, the largest event time so far, and the one in a column.
 _Moment = tuple[dt.datetime | None, int | None, int | None]
-# The keys of some rows, their event times if a later step uses them, and themselves as causes if a sink wants to know.
+# The keys of some rows, their event times if a later step uses them, and their causes if a sink uses them.
 _OfRows = tuple[pa.Array, pa.Array | None, Causes | None]
 
 
@@ -90,7 +90,7 @@ class GroupRun:
         for block in blocks:
             if self._core.inputs[block.input].is_control:
                 assert isinstance(self._function, ConnectedProcessFunction)
-                self._per_record(block, self._function.process_control)
+                self._run_per_record(block, self._function.process_control)
                 waking.append(self._keys(block))
             else:
                 data.append(block)
@@ -105,12 +105,12 @@ class GroupRun:
     def _run_data(self, data: list[Block]) -> None:
         if not self._core.vectorised:
             for block in data:
-                self._per_record(block, self._function.process_record)
+                self._run_per_record(block, self._function.process_record)
             return
         self._flush()
         self._advance_to_newest(data)
         for block in join_blocks(data):
-            self._per_batch(block)
+            self._run_per_batch(block)
         self._instance.cursor.time = None
 
     def _load_keys(self, blocks: list[Block], due: DueTimers | None) -> None:
@@ -223,7 +223,7 @@ class GroupRun:
 
     # -- record by record --
 
-    def _per_record(self, block: Block, process: Any) -> None:
+    def _run_per_record(self, block: Block, process: Any) -> None:
         """Run a method on each record of a block. If it raises, undo its changes and add a dead letter."""
         source = self._core.inputs[block.input]
         key_column = self._keys(block)
@@ -426,7 +426,7 @@ class GroupRun:
 
     # -- batch by batch --
 
-    def _per_batch(self, block: Block) -> None:
+    def _run_per_batch(self, block: Block) -> None:
         """Run `process_batch`. If it raises, halve the batch until each failing record is isolated."""
         source = self._core.inputs[block.input]
         keys = self._keys(block)

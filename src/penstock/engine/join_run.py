@@ -68,7 +68,7 @@ class JoinRun(GroupRun):
         arrived = (self._rows(0, sides[0]), self._rows(1, sides[1]))
         columns = self._state.columns
         held = (HeldRows.of_stored(columns[SIDES[0]].stored), HeldRows.of_stored(columns[SIDES[1]].stored))
-        new = self._in_time(arrived, held, times)
+        new = self._emit_late(arrived, held, times)
         is_due = times.after_ms is not None or (due is not None and len(due.processing) > 0)
         if any(map(len, new)) or (is_due and any(map(len, held))):
             self._take(self._step.join(held, new, times, self._group.keys))
@@ -114,7 +114,7 @@ class JoinRun(GroupRun):
                 block, row, no_time_reason(time) if is_missing else out_of_range_reason(int(times[row]))
             )
 
-    def _in_time(self, new: Sides, held: Sides, times: JoinTimes) -> Sides:
+    def _emit_late(self, new: Sides, held: Sides, times: JoinTimes) -> Sides:
         """Emit the records that are too late, and return the others."""
         if times.before_ms is None:
             return new
@@ -160,5 +160,5 @@ def _sort(keys: pa.Array) -> pa.Array:
 
 
 def _plain(due: pa.Array) -> pa.Array:
-    """Return due times as numbers, with one for none."""
+    """Return due times as numbers; one of them stands for null."""
     return due.cast(pa.int64()).fill_null(-1)

@@ -1,4 +1,4 @@
-"""Lookup runs: run a step that looks records up in a table outside the job, as columns, with rows that a replay has."""
+"""Lookup runs: run a step that looks records up in a table outside the job, as columns; a replay gets the same rows."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class LookupRun(GroupRun):
 
 
 def rows_taken(lookup: TableLookup, answers: KeptAnswers, keys: Sequence[LookupKeys]) -> dict[str, Rows]:
-    """Return the rows of keys by their names: those that this work has taken before, else those that the table has.
+    """Return the rows of keys by their names: those taken earlier in this work, else those in the table.
 
-    It returns all that the work has taken, also for keys of earlier key groups.
+    The result has all rows that the work has taken, also for keys of earlier key groups.
     """
     taken = lookup.taken
     if taken is None:
@@ -73,6 +73,6 @@ def rows_taken(lookup: TableLookup, answers: KeptAnswers, keys: Sequence[LookupK
     if unknown is not None and len(unknown):
         found = dict(zip(unknown.names, lookup.find(unknown), strict=True))
         answers.note(LOOKUPS, [found])
-        # Also for later key groups, whatever the table has by then.
+        # Later key groups use these rows too, even if the table changes meanwhile.
         taken |= found
     return taken

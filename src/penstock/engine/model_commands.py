@@ -1,4 +1,4 @@
-"""Model commands: carry out a step in the life of a model's version in a slot."""
+"""Model commands: change the status of a model's version in a slot."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def change_versions(
 
 
 def _undone(order: RollBackModel, before: Mapping[str, ModelVersion]) -> ModelVersion:
-    """Return the version that a roll back has taken back, as it was."""
+    """Return the version that a rollback has taken out of use, as it was before."""
     name = serving_version(before) if order.version is None else order.version
-    assert name is not None, "a roll back that was carried out has a version"
+    assert name is not None, "a rollback that was carried out has a version"
     return before[name]
 
 
@@ -64,7 +64,7 @@ def _change(command: Command, order: Any, model: BoundModel, instance: FunctionI
     changes = model.change(order, Cause(command.issued_by, command.id, command.kind))
     instance.cursor.undo.clear()
     if isinstance(order, ValidateModel):
-        # It may score at a later cut, which then need not wait for it.
+        # Loaded early, so that the later cut at which it begins to score need not wait.
         model.preload(order.version)
     statuses = {name: None if version is None else version.status for name, version in changes.items()}
     details = {"model": order.model, "versions": statuses}

@@ -76,7 +76,7 @@ class SlotHeader(msgspec.Struct):
 class Header(msgspec.Struct):
     """The whole state that a slot keeps once for a step, in the form that snapshots contain.
 
-    `unions` are those of the step's union list states; for the rest see `SlotHeader`.
+    `unions` are those of the step's union list states; see `SlotHeader` for the other fields.
     """
 
     register: bytes | None = None

@@ -66,7 +66,7 @@ __all__ = ["BatchTime", "SlotRun"]
 
 
 _MAX_SETTING_BYTES: Final = 4096
-# In a round of more records, values are made from rows, one after the other, faster than found all over the memory.
+# In a round of more records, making values from rows in order is faster than finding them scattered in memory.
 _MAX_OPEN_RECORDS: Final = 4000
 ApplyStanding: TypeAlias = Callable[[int], None]
 
@@ -85,9 +85,8 @@ class SlotRun:
 
     With `groups_of`, which returns the key groups of keys, all of them are processed as one, under any key group.
     `changed_shared` is whether settings or broadcast states changed. `records` is the number of processed data records,
-    and `counts` has their number by outcome in a step with windows. `answers` has what groups of models
-    and lookups took; by default nothing of it is kept.
-    `dead_letters` has the failures before the first record.
+    and `counts` has their number by outcome in a step with windows. `answers` has the answers that groups of models and
+    lookups took; by default none are kept. `dead_letters` has the failures before the first record.
     """
 
     def __init__(
@@ -235,9 +234,9 @@ class SlotRun:
         )
         execution.expect(commands)
         for admitted in commands:
-            execution.command(admitted, self._now)
+            execution.execute(admitted, self._now)
         for block in blocks:
-            execution.broadcast(block)
+            execution.apply_broadcast(block)
         execution.finish()
         return execution
 

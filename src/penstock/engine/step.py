@@ -76,13 +76,13 @@ class StepInput:
 
     @functools.cached_property
     def _key_field(self) -> str | None:
-        """The field whose values code sees as it sees the keys; None if there is none."""
+        """The field whose Python values are those of the key; None without such a field."""
         name = None if self.key is None or self.key.computed else self.key.field
         is_same = name is not None and self.record_type.field(name).python_type in (int, str, bytes)
         return name if is_same else None
 
     def columns(self, batch: pa.RecordBatch, keys: list[Any]) -> list[list[Any]]:
-        """Return the fields of records as code sees them. `keys` are the keys of the records."""
+        """Return the fields of records as user code sees them. `keys` are the keys of the records."""
         return [
             keys if field.name == self._key_field else field.to_python(batch.column(field.name))
             for field in self.record_type.fields
@@ -94,7 +94,7 @@ class Emission:
     """Records that a step emitted to one output ("" is the main one), with the keys they were emitted under.
 
     `times` are their event times in milliseconds since 1970, if a later step uses them, and `causes` the records that
-    caused them, if a sink wants to know.
+    caused them, if a sink needs them.
     """
 
     output: str
@@ -125,9 +125,9 @@ class StepCore:
     In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
-    outputs in `timed` carry the event times of their records, those in `caused` what caused them. If `only_after`,
-    nobody reads the rows before updates of its table. `library` has the contents of models; with `watches_models`
-    a call of one that hangs ends the process.
+    outputs in `timed` carry the event times of their records, those in `caused` their causes. If `only_after`, nobody
+    reads the rows before updates of its table. `library` has the contents of models; with `watches_models` a call of
+    one that hangs ends the process.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class StepCore:
         self.join: Final = function if isinstance(function, JoinStep) else None
         self.table: Final = function if isinstance(function, TableStep) else None
         self.lookup: Final = function if isinstance(function, TableLookup) else None
-        self.timers: Final = self._timers()
+        self.timers: Final = self._declare_timers()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
             for state in self.states.values()
@@ -190,7 +190,7 @@ class StepCore:
 
     @property
     def takes_single_records(self) -> bool:
-        """Whether the function of a user is called for each record, and not for columns, windows, pairs or groups."""
+        """Whether the user's function is called for each record, not for columns, windows, pairs or groups."""
         others = (self.windows, self.join, self.table, self.lookup)
         return not self.vectorised and all(other is None for other in others)
 
@@ -206,7 +206,7 @@ class StepCore:
             and can_stay_open(self.specs)
         )
 
-    def _timers(self) -> TimerColumn | None:
+    def _declare_timers(self) -> TimerColumn | None:
         """Declare the hidden state for timers, and return its column; None without timers."""
         if self.windows is not None:
             self.states[WINDOWS] = self.windows.state()

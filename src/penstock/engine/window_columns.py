@@ -37,7 +37,7 @@ __all__ = ["WindowColumnsRun", "runs_as_columns"]
 # Users' subclasses may assign windows differently.
 _KNOWN: Final = (TumblingWindows.assign, SlidingWindows.assign, CumulativeWindows.assign)
 
-# Values that are spread over a range of this many times their number are found by a table of it.
+# If the range of values is at most this many times their number, a table of the range finds them.
 _DENSE: Final = 2
 
 Ints = npt.NDArray[np.int64]
@@ -133,7 +133,7 @@ class WindowColumnsRun(WindowRun):
     def _assign(self, at: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the windows of each record: its row, the start and the end, in the order of the assigner."""
         starts, ends = self._assigner.columns(at)
-        # There is a column for each window that a record may have; start and end are equal where it has none.
+        # There is a column for each window that a record may have; start and end are equal where there is no window.
         rows = np.repeat(np.arange(len(at)), starts.shape[1])
         flat_starts, flat_ends = starts.ravel(), ends.ravel()
         there = flat_ends > flat_starts
@@ -279,7 +279,7 @@ def _distinct(values: Ints) -> tuple[Ints, Ints]:
     if width > _DENSE * len(values):
         found, places = np.unique(values, return_inverse=True)
         return found, places
-    # Few values are possible, so that they are found without a sort.
+    # The range is small, so a table finds them without a sort.
     offsets = values - least
     is_there = np.zeros(width, bool)
     is_there[offsets] = True

@@ -143,7 +143,7 @@ class WindowRun(GroupRun):
                 self._operator.fire_timer(kind, windows, key, self._clock)
             except Exception as e:  # user code may raise anything
                 cursor.take_back()
-                self._window_letter(key, None, reason_of(e))
+                self._add_window_letter(key, None, reason_of(e))
             windows.commit()
             cursor.undo.clear()
             self._open.changed[key] = None
@@ -203,7 +203,7 @@ class WindowRun(GroupRun):
                     self._step.output.batch([one], self._core.key_type)
                     kept.append(one)
                 except SchemaError as e:
-                    self._window_letter(
+                    self._add_window_letter(
                         one.key, one.window, misfit_reason(result, self._step.output.record_type, e)
                     )
         return kept
@@ -225,7 +225,7 @@ class WindowRun(GroupRun):
         try:
             kind.batch([one.record])
         except SchemaError as e:
-            self._window_letter(one.key, one.window, misfit_reason(one.record, kind, e))
+            self._add_window_letter(one.key, one.window, misfit_reason(one.record, kind, e))
             return False
         return True
 
@@ -237,7 +237,7 @@ class WindowRun(GroupRun):
             versions.append(self._instance.version())
         return pa.array(versions, VERSION_FIELD.type)
 
-    def _window_letter(self, key: Any, window: Window | None, reason: str) -> None:
+    def _add_window_letter(self, key: Any, window: Window | None, reason: str) -> None:
         """Add the dead letter of a window."""
         fields = {"key": key}
         if window is not None:

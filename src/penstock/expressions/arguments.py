@@ -1,4 +1,4 @@
-"""Arguments: checks of what a function is called with."""
+"""Arguments: checks of the arguments in a call of a function."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class SqlFunction:
         self._result: Final = Field("result", python_type_of(self.returns), self.returns, nullable=True)
 
     def bound(self, name: str) -> Function:
-        """Return the function as expressions call it by a name."""
+        """Return the function that expressions call by a name."""
         usage = f"{name}({', '.join(sql_name(kind) for kind in self.takes)})"
         return Function(usage, len(self.takes), len(self.takes), self._node)
 
@@ -123,7 +123,7 @@ class SqlFunction:
 
 
 def _failed(function: Any, error: Exception) -> pa.ArrowInvalid:
-    """Return the error as one of a row, which evaluation looks for among the rows."""
+    """Return the error as that of a row, so that evaluation searches for the row at fault."""
     name = getattr(function, "__name__", type(function).__name__)
     return pa.ArrowInvalid(
         f"{name} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -49,7 +49,7 @@ class Rows:
         self.failures.setdefault(row if self._numbers is None else int(self._numbers[row]), reason)
 
     def part(self, rows: npt.NDArray[np.int64]) -> Rows:
-        """Return some of the rows, for what must not be evaluated on the others."""
+        """Return some of the rows, for a part that must not be evaluated on the others."""
         if len(rows) == len(self):
             return self
         numbers = rows if self._numbers is None else self._numbers[rows]

@@ -56,7 +56,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Selection:
-    """The fields of new records, each with its expression. `texts` are these as written."""
+    """The fields of new records, each with its expression. `texts` are the expressions as written."""
 
     texts: tuple[str, ...]
     nodes: tuple[Node, ...]
@@ -90,7 +90,7 @@ class Selection:
 
     @property
     def unchanged(self) -> dict[str, str]:
-        """The names of the fields that are copied unchanged, by their names in the records before."""
+        """The names of the fields that are copied unchanged, by their earlier names."""
         copied = zip(self.nodes, self.record_type.fields, strict=True)
         return {node.name: field.name for node, field in copied if isinstance(node, FieldValue)}
 
@@ -102,7 +102,7 @@ def _conjuncts(node: Node) -> list[Node]:
 
 
 def _narrow(rows: Rows, found: npt.NDArray[np.int64], term: Node) -> npt.NDArray[np.int64]:
-    """Return those of some rows for which a term is true, too. Few rows are evaluated alone."""
+    """Return those of the found rows for which a term is true too. A few rows are evaluated alone."""
     names = sorted(_fields_of(term))
     if not names or 2 * len(found) > len(rows):
         return found[rows.as_mask(term.evaluate(rows))[found]]

@@ -20,7 +20,7 @@ class Side:
 
 
 class JoinedRecords(RecordType):
-    """The fields of both sides, each named ALIAS.FIELD, and further fields with names of their own.
+    """The fields of both sides, each named ALIAS.FIELD, and further fields without an alias.
 
     It is only for expressions: there are no Python objects of it.
     """

@@ -85,7 +85,7 @@ class Parameter(Node):
 class Call(Node):
     """A function of Arrow's compute engine, or built from these, on the values of other nodes.
 
-    `may_fail` is whether it raises for values that it has no result for.
+    `may_fail` is whether it raises for values without a result.
     """
 
     function: Callable[..., Any]
@@ -113,7 +113,7 @@ class Call(Node):
 
 @dataclass(frozen=True)
 class Logic(Node):
-    """Terms joined by AND or OR, from left to right: a term that can fail is evaluated only where it still counts."""
+    """Terms joined by AND or OR, from left to right: a term that can fail is evaluated only where it still matters."""
 
     kind: Literal["and", "or"]
     of: tuple[Node, ...]
@@ -194,7 +194,7 @@ class Try(Node):
 
     @property
     def fails(self) -> bool:
-        """False: that is what it is for."""
+        """False: failures become null."""
         return False
 
     def evaluate(self, rows: Rows) -> Value:

@@ -99,7 +99,7 @@ def integer_division(left: Node, right: Node) -> Node | None:
 
 
 def _divides(divisor: Node) -> bool:
-    """Return whether everything can be divided by a node: it is a literal, and not 0, nor -1 that may overflow."""
+    """Return whether any value can be divided by a node: it is a literal, neither 0 nor -1, which may overflow."""
     return isinstance(divisor, Constant) and divisor.value.is_valid and divisor.value.as_py() not in (0, -1)
 
 

@@ -15,7 +15,7 @@ __all__ = ["SelectedField", "selected_type"]
 
 @dataclasses.dataclass(frozen=True)
 class SelectedField:
-    """A field of a selection: a copy of the field `source`, or one of a type of its own."""
+    """A field of a selection: a copy of the field `source`, or a new one with its type."""
 
     name: str
     source: str | None

@@ -54,7 +54,7 @@ _UNITS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute", "s
 
 @dataclass(frozen=True)
 class Function:
-    """A function: how it is written, and what makes its node. `bind` raises SchemaError for wrong arguments."""
+    """A function: its usage, and `bind`, which makes its node. `bind` raises SchemaError for wrong arguments."""
 
     usage: str
     least: int

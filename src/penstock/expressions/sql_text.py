@@ -86,7 +86,7 @@ class SqlText:
             raise self.error(0, "The expression is nested too deeply; split it.") from None
         except sqlglot.errors.SqlglotError:
             raise self.error(0, "The expression cannot be read as SQL.") from None
-        except Exception:  # whatever a malformed text makes the parser stumble on
+        except Exception:  # a malformed text makes the parser raise anything
             raise self.error(0, "The expression cannot be read as SQL.") from None
         if len(found) != 1 or not isinstance(found[0], exp.Select):
             at = self.text.find(";")
@@ -146,7 +146,7 @@ class SqlText:
         return replaced
 
     def syntax_error(self, errors: Sequence[dict[str, Any]]) -> ExpressionError:
-        """Return the error for what the parser cannot read."""
+        """Return the error for text that the parser cannot read."""
         first = errors[0] if errors else {}
         highlight = str(first.get("highlight") or "")
         line, column = int(first.get("line") or 1), int(first.get("col") or 1) - max(len(highlight), 1)
@@ -162,7 +162,7 @@ class SqlText:
         return self.error(at, f"The expression cannot be read at {highlight!r}.")
 
     def _check_clauses(self, select: exp.Select) -> None:
-        """Raise ExpressionError if there is more than expressions, such as FROM."""
+        """Raise ExpressionError for anything besides expressions, such as FROM."""
         for name, value in select.args.items():
             if name != "expressions" and value:
                 word = name.strip("_").upper().replace("_", " ")
@@ -174,7 +174,7 @@ class SqlText:
 
 
 def parts_of(node: exp.Expression) -> Iterator[exp.Expression]:
-    """Yield a node and all below it, without recursion, in which a deep one would end."""
+    """Yield a node and all nodes below it, without recursion, which would fail for deep ones."""
     waiting = [node]
     while waiting:
         one = waiting.pop()

@@ -18,12 +18,12 @@ from penstock.expressions.value_types import BOOLEAN, STRING, is_text, sql_name
 
 
 def of_text(function: Callable[..., Any], kind: pa.DataType = STRING) -> Callable[[Node], Node]:
-    """Return what binds a function of one text."""
+    """Return a binder of a function of one text."""
     return lambda text: Call(kind, text.nullable, function, (require_argument(text, "text"),))
 
 
 def with_part(function: Callable[..., Any]) -> Callable[[Node, Node], Node]:
-    """Return what binds a condition on a text and a literal part of it."""
+    """Return a binder of a condition on a text and a literal part of it."""
 
     def bind(text: Node, part: Node) -> Node:
         pattern = literal_of(part, "text", 2)
@@ -123,7 +123,7 @@ def right(text: Node, length: Node) -> Node:
 
 
 def bind_padding(function: Callable[..., Any]) -> Callable[..., Node]:
-    """Return what binds lpad or rpad."""
+    """Return a binder of lpad or rpad."""
 
     def bind(text: Node, width: Node, padding: Node) -> Node:
         length, put = literal_of(width, "integer", 2), literal_of(padding, "text", 3)

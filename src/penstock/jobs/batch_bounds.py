@@ -141,7 +141,7 @@ class BatchBounds:
         self._store()
 
     def _store(self) -> None:
-        """Write the limits and sizes, unless they are much as they were."""
+        """Write the limits and sizes, unless they have hardly changed."""
         found = {
             name: StoredLimit(limit, self._sizes[name].mean_bytes) for name, limit in self._records.items()
         }

@@ -1,4 +1,4 @@
-"""Bounded plans: through how many micro-batches a bounded run takes its input, for people."""
+"""Bounded plans: explain to people in how many micro-batches a bounded run reads its input."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOT_BY_SPARK: Final = (
 
 
 def explain_bounded(job: JobDescription, bindings: Mapping[str, str]) -> str:
-    """Return what a bounded run of a job from the start does with its input. `bindings` count before the job's own.
+    """Return what a bounded run of a job from the start does with its input. `bindings` override the job's own.
 
-    Raises BindingError if a binding is wrong, or its folder is not there.
+    Raises BindingError if a binding is wrong, or its folder does not exist.
     """
     given = {**job.bound_by_default(), **bindings}
     counts: list[int] = []

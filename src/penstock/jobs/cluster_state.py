@@ -38,13 +38,13 @@ __all__ = [
 
 _FETCHED: Final = "fetched"
 
-# What Java takes for the host of a URI: the last one of several labels begins with a letter.
+# The host of a URI as Java accepts it: the last one of several labels begins with a letter.
 _LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _HOST = re.compile(rf"{_LABEL}|({_LABEL}\.)+(?=[a-zA-Z]){_LABEL}")
 
 
 def mount_state(checkpoint: Checkpoint, master: str) -> StateMount | None:
-    """Return where Spark has the state of the next run, None for the folder of the checkpoint.
+    """Return where Spark keeps the state of the next run; None if that is the folder of the checkpoint.
 
     Raises CheckpointError when the state cannot be used there.
     """
@@ -72,7 +72,7 @@ def mount_state(checkpoint: Checkpoint, master: str) -> StateMount | None:
 
 
 def seed_of(checkpoint: Checkpoint, master: str) -> Seed:
-    """Return the initial state of a job as its tasks reach it: in the folder, or in the store that has it, too."""
+    """Return the initial state of a job where tasks can read it: in the folder or the store of the checkpoint."""
     stored = checkpoint.stored
     if stored is None or master.startswith("local"):
         return FolderSeed(checkpoint.seed)
@@ -80,14 +80,14 @@ def seed_of(checkpoint: Checkpoint, master: str) -> Seed:
 
 
 def kept_files(checkpoint: Checkpoint) -> KeptInFolder | KeptInStore:
-    """Return where tasks keep what commands refer to: with the checkpoint, durably, where all of them reach it."""
+    """Return where tasks keep the files that commands name: durably, beside the checkpoint, within reach of all."""
     if checkpoint.stored is not None:
         return KeptInStore(checkpoint.stored.place_of(_FETCHED), find_endpoint(os.environ))
     return KeptInFolder(str(checkpoint.folder / _FETCHED))
 
 
 def kept_answers(checkpoint: Checkpoint) -> LibraryPlace:
-    """Return where tasks keep content from outside: with the checkpoint, durably."""
+    """Return where tasks keep the answers of external systems: durably, beside the checkpoint."""
     if checkpoint.stored is None:
         return FolderPlace(str(checkpoint.folder / MODELS / ANSWERS))
     return StorePlace(checkpoint.stored.place_of(ANSWERS), tuple(find_endpoint(os.environ).items()))
@@ -101,7 +101,7 @@ def stored_library(checkpoint: Checkpoint) -> StoredLibrary | None:
 
 
 def library_of_tasks(checkpoint: Checkpoint, master: str) -> LibraryPlace:
-    """Return the library of models as the tasks of a job reach it."""
+    """Return the library of models for the tasks of a job."""
     stored = stored_library(checkpoint)
     if stored is None:
         return library_of_driver(checkpoint)
@@ -109,13 +109,13 @@ def library_of_tasks(checkpoint: Checkpoint, master: str) -> LibraryPlace:
 
 
 def library_of_driver(checkpoint: Checkpoint) -> FolderPlace:
-    """Return the library of models as the driver of a job has it."""
+    """Return the library of models for the driver of a job."""
     stored = stored_library(checkpoint)
     return FolderPlace(str(checkpoint.folder / MODELS)) if stored is None else stored.of_driver
 
 
 def check_reach(bindings: Mapping[str, Binding], shown: str, master: str) -> None:
-    """Check that tasks on a cluster, which share only a store, reach all that the job reads and writes.
+    """Check that tasks on a cluster, which share only a store, can reach everything that the job reads and writes.
 
     Files of commands travel with the plan of a micro-batch, and the driver writes receipts.
     Raises BindingError for a stream or sink in a folder.

@@ -68,12 +68,13 @@ STOPPING: Final = "The job is stopping and starts no further micro-batch."
 
 
 class _StepCounts(msgspec.Struct):
-    """The counts of each step from the start of the checkpoint up to a micro-batch.
+    """The counts of each step from the start of the checkpoint to a micro-batch.
 
     `settings` holds the current values of the settings that were set. `keys`, `state_bytes` (stored state) and `held`
     (bytes of data that waits for a paused step) are by step and slot. `models` has the versions of each model, and
     `scores` what they have scored, by step and model; `windows` has the scores that policies look at. `unused_models`
-    has since which micro-batch no version has a content, `fetched` which one has last read what commands refer to.
+    has the micro-batch since which no version has used a content, `fetched` the one that last read what commands refer
+    to, by the name of each.
     """
 
     batch: int = -1
@@ -306,7 +307,7 @@ class BatchCommitter:
             self._fetched.remove_unread(batch_id, reports, self._counts.fetched)
         receipts = self._build_receipts(batch_id, reports)
         self.bound.receipts.write(batch_id, receipts)
-        self.dumps.want(batch_id, receipts.together)
+        self.dumps.enqueue(batch_id, receipts.together)
         # After the outputs, so that a replay counts what a crash left uncounted. Durably, since receipts have counts.
         self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
@@ -360,7 +361,7 @@ class BatchCommitter:
         )
         commands = self._model_policies.see(reports)
         if self.policies is not None:
-            self.policies.want(commands)
+            self.policies.enqueue(commands)
 
     def _count(self, batch_id: int, reports: list[Any]) -> dict[str, dict[str, dict[str, VersionTally]]]:
         """Add the reports of the tasks to the counts. A replay adds no records twice.
@@ -487,6 +488,6 @@ def _add_scores(totals: dict[str, dict[str, VersionTally]], body: bytes) -> None
 
 
 def _amounts(lag: Lag) -> dict[str, int]:
-    """Return how much waits, in the units that are known."""
+    """Return the amounts that wait, in the units that are known."""
     amounts = {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
     return {unit: amount for unit, amount in amounts.items() if amount is not None}

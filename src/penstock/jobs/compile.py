@@ -127,8 +127,8 @@ def compile_job(
 ) -> CompiledJob:
     """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
 
-    `fence` raises an error when a later run owns the checkpoint; what sources write there asks it. Raises BindingError
-    for the first one that cannot be bound.
+    `fence` raises an error when a later run owns the checkpoint; sources call it before they write there. Raises
+    BindingError for the first one that cannot be bound.
     """
     check_travels(job)
     apart = state_place(checkpoint.folder) is not None
@@ -181,10 +181,10 @@ def compile_job(
         where,
         topics,
         [*notes, *(describe_guarantee(one) for one in bindings.values() if isinstance(one, PythonBinding))],
-        # What a sink writes to a format is not loaded.
+        # Only streams are loaded from formats, not what sinks write to them.
         {node.name: one for node in read if isinstance(one := bindings[node.name], SparkBinding)},
         find_loaded_modules(own) if own else {},
-        # What a worker may hold of records, times their number.
+        # The records that each worker may hold, for all workers together.
         None if settings.memory_mb is None else plan.parallelism * plan.waiting_bytes,
     )
 
@@ -319,7 +319,7 @@ def parse_bindings(
 
 
 def _lines_in(folder: Path) -> str:
-    """Return the URI of JSON lines in a folder, whatever its name."""
+    """Return the URI of JSON lines in a folder, with its name escaped."""
     return f"jsonl:{urllib.parse.quote(str(folder))}"
 
 

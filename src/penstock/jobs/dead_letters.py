@@ -186,7 +186,7 @@ def _poll_newest(
             continue
         if message.error() is not None:
             raise KafkaException(message.error())
-        letter = _letter(message.value())
+        letter = _decode_letter(message.value())
         if letter is not None:
             found.append(FoundLetter(letter, max(0, message.timestamp()[1])))
         partition, offset = message.partition(), message.offset()
@@ -195,7 +195,7 @@ def _poll_newest(
     return found
 
 
-def _letter(value: Any) -> DeadLetter | None:
+def _decode_letter(value: Any) -> DeadLetter | None:
     """Decode a dead letter; None for a record that another program has written to the topic."""
     try:
         return _decoder.decode(value or b"")

@@ -88,11 +88,11 @@ class RunDisplay:
                 table.add_row(kind, name, f"{count:,}")
         for step, found in summary.event_time.items():
             table.add_row("watermark", step, _watermark(found))
-            table.add_row("behind the clock", step, _behind(found))
+            table.add_row("behind the clock", step, _format_distance(found))
             if found.held_by is not None:
                 table.add_row("held by", step, found.held_by)
         for sink, latency in summary.latency.items():
-            table.add_row("latency", sink, latency_text(latency))
+            table.add_row("latency", sink, format_latency(latency))
         if summary.commands:
             table.add_row("commands", "", f"{summary.commands:,}")
         table.add_row(
@@ -137,14 +137,14 @@ def _watermark(found: EventTime) -> str:
     return at or "none yet"
 
 
-def _behind(found: EventTime) -> str:
+def _format_distance(found: EventTime) -> str:
     """Format how far a step is behind the clock, or ahead of it if records have times in the future."""
     if found.behind_s is None:
         return "-"
-    return f"{_span(-found.behind_s)} ahead" if found.behind_s < 0 else _span(found.behind_s)
+    return f"{_format_span(-found.behind_s)} ahead" if found.behind_s < 0 else _format_span(found.behind_s)
 
 
-def _span(span_s: float) -> str:
+def _format_span(span_s: float) -> str:
     """Format a time span in the largest unit that fits at least twice."""
     for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if span_s >= 2 * seconds:
@@ -152,7 +152,7 @@ def _span(span_s: float) -> str:
     return f"{span_s:.1f} s"
 
 
-def _times(progress: Progress) -> Table:
+def _build_times(progress: Progress) -> Table:
     """Build the table of the event time of each step."""
     table = Table()
     table.add_column("event time of")
@@ -160,7 +160,7 @@ def _times(progress: Progress) -> Table:
         table.add_column(title, justify="right")
     for step, found in progress.event_time.items():
         late = f"{progress.late.get(step, 0):,}"
-        table.add_row(step, _watermark(found), _behind(found), found.held_by or "-", late)
+        table.add_row(step, _watermark(found), _format_distance(found), found.held_by or "-", late)
     return table
 
 
@@ -168,9 +168,9 @@ def _time_in_line(step: str, found: EventTime, late: int) -> str:
     held = "" if found.held_by is None else f", held by {found.held_by}"
     ahead = found.behind_s is not None and found.behind_s < 0
     clock = (
-        f"ahead of the clock {_span(-(found.behind_s or 0))}"
+        f"ahead of the clock {_format_span(-(found.behind_s or 0))}"
         if ahead
-        else f"behind the clock {_behind(found)}"
+        else f"behind the clock {_format_distance(found)}"
     )
     return f"; {step}: watermark {_watermark(found)}, {clock}{held}, late={late:,}"
 
@@ -185,16 +185,16 @@ def _line(progress: Progress) -> str:
     unit = "interval" if progress.mode == "real time" else "batch"
     return (
         f"{unit} {progress.batch_id}: {counts} commands={progress.commands:,} "
-        f"dead-letters={progress.dead_letters:,} {progress.rows_per_s:,.0f} rows/s, {_speed(progress)}, "
+        f"dead-letters={progress.dead_letters:,} {progress.rows_per_s:,.0f} rows/s, {_describe_speed(progress)}, "
         f"lag: {_lag(progress)}{''.join(times)}"
     )
 
 
-def _speed(progress: Progress) -> str:
+def _describe_speed(progress: Progress) -> str:
     """Say how long a micro-batch takes; in real time, how long outputs take."""
     if progress.mode != "real time":
         return f"batch time {_batch_time(progress)}"
-    latencies = (f"{sink} {latency_text(found)}" for sink, found in progress.latency.items())
+    latencies = (f"{sink} {format_latency(found)}" for sink, found in progress.latency.items())
     return f"latency: {', '.join(latencies) or '-'}"
 
 
@@ -203,7 +203,7 @@ def units_of(summary: RunSummary) -> str:
     return "intervals" if summary.mode == "real time" else "micro-batches"
 
 
-def latency_text(found: Percentiles) -> str:
+def format_latency(found: Percentiles) -> str:
     """Format a latency."""
     return (
         f"p50 {seconds_text(found.p50_s)}, p95 {seconds_text(found.p95_s)}, p99 {seconds_text(found.p99_s)}"
@@ -212,7 +212,7 @@ def latency_text(found: Percentiles) -> str:
 
 def _view(job: str, progress: Progress) -> RenderableType:
     table = _table(job, progress)
-    return Group(table, _times(progress)) if progress.event_time else table
+    return Group(table, _build_times(progress)) if progress.event_time else table
 
 
 def _table(job: str, progress: Progress) -> Table:
@@ -221,7 +221,7 @@ def _table(job: str, progress: Progress) -> Table:
     unit, speed = ("interval", "latency") if is_live else ("micro-batch", "batch time")
     for title in (unit, "in", "out", "commands", "dead letters", "rows/s", speed, "lag"):
         table.add_column(title, justify="right")
-    latencies = "\n".join(f"{sink} {latency_text(found)}" for sink, found in progress.latency.items())
+    latencies = "\n".join(f"{sink} {format_latency(found)}" for sink, found in progress.latency.items())
     table.add_row(
         str(max(progress.batch_id, 0)) if progress.batch_id >= 0 else "starting",
         "\n".join(f"{name} {count:,}" for name, count in progress.records_in.items()),

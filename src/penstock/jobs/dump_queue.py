@@ -23,7 +23,7 @@ _FOLDER: Final = "dumps"
 _KIND: Final = "dump-state"
 
 
-class _Wanted(msgspec.Struct, frozen=True):
+class _RequestedDump(msgspec.Struct, frozen=True):
     """A requested dump: its micro-batch, the command that requests it, and its destination."""
 
     batch: int
@@ -51,9 +51,9 @@ class DumpQueue:
         self._folder: Final = checkpoint.folder / _FOLDER
         self._allowed: Final = allowed
         self._on_note: Final = on_note
-        self._running: tuple[Path, _Wanted, subprocess.Popen[str]] | None = None
+        self._running: tuple[Path, _RequestedDump, subprocess.Popen[str]] | None = None
 
-    def want(self, batch: int, commands: Iterable[EncodedReceipts]) -> None:
+    def enqueue(self, batch: int, commands: Iterable[EncodedReceipts]) -> None:
         """Queue the dumps that the commands of a micro-batch request. Called again with the same ones after a crash."""
         for command in commands:
             if _KIND.encode() not in command.lines:
@@ -62,7 +62,7 @@ class DumpQueue:
             if receipt.kind != _KIND or receipt.status != "APPLIED":
                 continue
             request = _request(receipt.details)
-            wanted = _Wanted(batch, receipt.id, request.place(batch), request.format)
+            wanted = _RequestedDump(batch, receipt.id, request.place(batch), request.format)
             name = f"{batch:010}-{command.place.partition}-{command.place.offset}".replace("/", "_")
             write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
 
@@ -76,7 +76,7 @@ class DumpQueue:
             self._end(path, wanted, process)
         waiting = sorted(self._folder.glob("*.json")) if self._folder.exists() else []
         for path in waiting:
-            wanted = msgspec.json.decode(path.read_bytes(), type=_Wanted)
+            wanted = msgspec.json.decode(path.read_bytes(), type=_RequestedDump)
             spark_batch = wanted.batch - self._first
             if (
                 spark_batch < 0
@@ -106,7 +106,7 @@ class DumpQueue:
     def _oldest(self) -> int:
         return min(batch_numbers(self._checkpoint.spark_folder / "commits"), default=0)
 
-    def _start(self, wanted: _Wanted) -> subprocess.Popen[str]:
+    def _start(self, wanted: _RequestedDump) -> subprocess.Popen[str]:
         # Checked again here, since a link can lead to another place than the text that was checked before.
         to = self._allowed.to_write(wanted.to)
         arguments = [str(self._checkpoint.folder), "--to", to, "--format", wanted.format]
@@ -118,7 +118,7 @@ class DumpQueue:
             text=True,
         )
 
-    def _end(self, path: Path, wanted: _Wanted, process: subprocess.Popen[str]) -> None:
+    def _end(self, path: Path, wanted: _RequestedDump, process: subprocess.Popen[str]) -> None:
         output, errors = process.communicate()
         if process.returncode != 0:
             self._record_failure(path, wanted, " ".join(errors.split())[-1000:])
@@ -127,7 +127,7 @@ class DumpQueue:
         self._on_note(f"The dump of micro-batch {wanted.batch} is in {wanted.to}: {made['rows']:,} rows.")
         _settle(path, msgspec.structs.asdict(wanted) | made)
 
-    def _record_failure(self, path: Path, wanted: _Wanted, why: str) -> None:
+    def _record_failure(self, path: Path, wanted: _RequestedDump, why: str) -> None:
         self._on_note(f"The dump of micro-batch {wanted.batch} to {wanted.to} failed. {why}")
         _settle(path, {**msgspec.structs.asdict(wanted), "error": why})
 

@@ -141,7 +141,7 @@ def record_event(checkpoint: Path, event: Event) -> None:
     line = _encoder.encode(event) + b"\n"
     try:
         is_new = not path.exists()
-        with _locked(path) as file:
+        with _open_locked(path) as file:
             end = whole_lines_bytes(file)
             # A crash may have left a torn line. Its writer never returned, so the event does not count.
             os.ftruncate(file, end)
@@ -162,7 +162,7 @@ def record_event(checkpoint: Path, event: Event) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def _open_locked(path: Path) -> Iterator[int]:
     """Open the log for one writer at a time; create it if it does not exist."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -268,7 +268,9 @@ class NewEvents:
             raise CheckpointError(f"The events in {self._path} cannot be read: {e}. Restore the file.") from e
         if self._with_commands:
             for name, receipts in self._receipts.by_segment():
-                found += [_commands(self._checkpoint, name, of_batch) for _, of_batch in by_batch(receipts)]
+                found += [
+                    _sum_up_commands(self._checkpoint, name, of_batch) for _, of_batch in by_batch(receipts)
+                ]
             found.sort(key=lambda event: event.at)
         return found
 
@@ -336,10 +338,10 @@ def _commands_backwards(checkpoint: Path) -> Iterator[Event]:
     """Yield an event `commands` for each micro-batch with receipts, newest first."""
     found = receipts_backwards(checkpoint)
     for (_, name), group in itertools.groupby(found, key=lambda one: (one[1].batch, one[0])):
-        yield _commands(checkpoint, name, [receipt for _, receipt in group][::-1])
+        yield _sum_up_commands(checkpoint, name, [receipt for _, receipt in group][::-1])
 
 
-def _commands(checkpoint: Path, name: str, receipts: Sequence[Receipt]) -> Event:
+def _sum_up_commands(checkpoint: Path, name: str, receipts: Sequence[Receipt]) -> Event:
     """Sum up the receipts of a micro-batch in an event; `name` is the segment that has them."""
     outcomes = {"applied": 0, "degraded": 0, "rejected": 0}
     for receipt in receipts:

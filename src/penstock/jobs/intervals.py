@@ -13,6 +13,7 @@ from penstock.jobs.commit import BatchCommitter
 from penstock.jobs.phases import IntervalEnd
 from penstock.jobs.settings import RunSettings
 from penstock.realtime.coordinator import Coordinator
+from penstock.realtime.coordinator_links import CheckpointLinks, CoordinatedStreams
 from penstock.realtime.interval_files import IntervalFiles
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.cuts import batch_numbers, runs_in_real_time
@@ -49,7 +50,7 @@ def open_coordinator(
         return
     sources = [_source(source, query) for source in query.sources]
     logs = {source.node.name: source.log for source in sources}
-    first = {name: query.positions.get(name) or log.encode(log.beginning()) for name, log in logs.items()}
+    begins = {name: query.positions.get(name) or log.encode(log.beginning()) for name, log in logs.items()}
     controls = frozenset(source.node.name for source in sources if source.node.is_control)
 
     def check() -> None:
@@ -57,19 +58,15 @@ def open_coordinator(
         committer.ownership.check()
         committer.bound.topics.check()
 
+    held = frozenset(logs) - controls if query.holds_data else frozenset[str]()
     coordinator = Coordinator(
-        logs,
-        controls,
-        frozenset(logs) - controls if query.holds_data else frozenset(),
-        first,
+        CoordinatedStreams(logs, controls, held, begins),
         IntervalFiles(checkpoint.spark_folder, settings.retained_batches),
-        query.parallelism,
-        query.bounded,
-        settings.checkpoint_interval_ms / 1000,
-        _host(settings.master),
-        check,
-        committer.ownership.confirm,
-        committer.next_version,
+        CheckpointLinks(check, committer.ownership.confirm, committer.next_version),
+        tasks=query.parallelism,
+        drains=query.bounded,
+        interval_s=settings.checkpoint_interval_ms / 1000,
+        host=_host(settings.master),
     )
 
     def before_batch(number: int) -> None:
@@ -98,7 +95,7 @@ def _interval_end(coordinator: Coordinator) -> IntervalEnd | None:
 
 
 def _source(source: BoundSource, query: Query) -> BoundSource:
-    """Return a source of the query; that of starts says whether time ends."""
+    """Return a source for the query; the source of starts learns whether time ends."""
     log: ReplayableLog[object] = source.log
     if isinstance(log, StartLog):
         log = StartLog(ends=query.ends)

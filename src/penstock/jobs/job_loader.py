@@ -51,7 +51,7 @@ def load_job(target: str) -> LoadedJob:
 
 
 def _describe(path: Path) -> LoadedJob:
-    """Describe the job of a SQL file, which has the name of the file."""
+    """Describe the job of a SQL file, named after the file."""
     # The parser is loaded only for those who use it.
     from penstock.sql.job_planner import SqlOptions, describe_sql
 

@@ -112,7 +112,7 @@ def tells_origin(
 ) -> bool:
     """Return whether the output of a sink has an origin.
 
-    A sink whose binding leaves that open has one where a record can be known again after a crash.
+    If its binding leaves that open, it has one when a record can be recognised after a crash.
     """
     if binding.origin is not None:
         if in_real_time:
@@ -143,13 +143,13 @@ def check_origin(
 
 
 def _why_no_origin(job: JobDescription, sink: SinkNode) -> str | None:
-    """Return why in real time not all that reaches a sink can be known again; None if it can."""
+    """Return why some output of a sink cannot be recognised after a crash in real time; None if all of it can."""
     nodes = [node for node in job.graph.origins(sink.upstream) if isinstance(node, ProcessNode)]
     return next(filter(None, (_why_unknown(job, node) for node in nodes)), None)
 
 
 def _why_unknown(job: JobDescription, node: ProcessNode) -> str | None:
-    """Return why not all that a step emits has a record of a stream as its cause; None if it has."""
+    """Return why some records of a step are not caused by a record of a stream; None if all are."""
     if isinstance(node.function, WindowStep):
         return f"the windows of step {node.step!r} emit what many records have caused"
     if isinstance(node.function, TableStep):

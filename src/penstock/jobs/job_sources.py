@@ -89,7 +89,7 @@ _MessageBinding: TypeAlias = (
 )
 _Received: TypeAlias = SocketBinding | _MessageBinding
 
-# The last segment is read each time that it is kept in a store, and travels with plans.
+# The last segment is read each time it is saved to a store, and travels with plans.
 _STORED_SEGMENT_BYTES: Final = 4 << 20
 
 

@@ -1,4 +1,4 @@
-"""Memory shares: how a job on this machine divides the memory that it may use among its processes."""
+"""Memory shares: how a job on this machine divides its memory among its processes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _RETRY_S: Final = 10.0
 class ModelQueue:
     """The queue of a job's models, in its library: one after the other, in a thread beside the job.
 
-    So a command that validates a version finds what there is to know, and no micro-batch waits for it. `models` has the
+    So the facts are there when a command validates a version, and no micro-batch waits for them. `models` has the
     declared models of each step that has any, by name; `on_note` gets a sentence about each version. `retained_batches`
     is how many micro-batches the checkpoint can go back.
     """
@@ -73,7 +73,7 @@ class ModelQueue:
         micro-batch by step, model and name. `unused` has since when contents are unused; it is brought up to date.
         """
         if not self._models or self._models.keys() - versions.keys():
-            # Nobody knows the versions of a step before its first report.
+            # The versions of a step are unknown before its first report.
             return
         used = {
             one["sha256"]

@@ -102,7 +102,7 @@ def needs_new_outputs(held: Sequence[Held], position: Position, wanted_from: int
 def start_new_outputs(
     bound: CompiledJob, outputs: Outputs, checkpoint: Checkpoint, events: RunEvents
 ) -> CompiledJob:
-    """Give the job another id in its sinks from now on, durably; return the job with that id."""
+    """Durably give the job a new id in its sinks; return the job with that id."""
     details = {"id": outputs.id, "first_batch": outputs.first_batch}
     events.add("outputs-anew", details, batch=outputs.first_batch - 1)
     lineage = msgspec.structs.replace(bound.lineage, outputs=outputs)

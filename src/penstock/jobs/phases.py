@@ -1,4 +1,4 @@
-"""Phases: where the time of a micro-batch or of an interval goes."""
+"""Phases: how long each part of a micro-batch or of an interval takes."""
 
 from __future__ import annotations
 

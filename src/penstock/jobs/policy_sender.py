@@ -34,8 +34,8 @@ class PolicySender:
         self._unsent: Command | None = None
         self._retry_at_s = 0.0
 
-    def want(self, commands: Iterable[Command]) -> None:
-        """Take commands. Any thread may call this."""
+    def enqueue(self, commands: Iterable[Command]) -> None:
+        """Queue commands. Any thread may call this."""
         for command in commands:
             self._waiting.put(command)
 

@@ -93,7 +93,7 @@ class QueryRun:
             self.hooks.on_note(committer.history.note)
         log = SparkLog(self.checkpoint.folder / "spark.log")
         try:
-            status, request = self._run_queries(self._first_query())
+            status, request = self._run_queries(self._describe_first_query())
         except PySparkException as e:
             # If two runs share the checkpoint, that is the cause, whatever the query reports.
             streams = len(bound.lineage.streams)
@@ -104,7 +104,7 @@ class QueryRun:
         committer.plans.forget_refused()
         return status, request
 
-    def _first_query(self) -> Query:
+    def _describe_first_query(self) -> Query:
         """Describe the query to start with. `before_batch` and `on_batch` commit its micro-batches."""
         committer = self.committer
         bound = committer.bound

@@ -39,7 +39,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a job: to stop, optionally with a savepoint and after draining its input, or to rescale.
 
     `by` is the name of the requesting user. `run` is the number of the requested run, None for any. A requester that
-    asks one run after the other for the same thing gives each request the same `operation`.
+    repeats a request to later runs gives each one the same `operation`.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Rescale attempts: carry out a request for another parallelism, even if the rescaling fails or kills the run."""
+"""Rescale attempts: change the parallelism on request, and survive a rescaling that fails or kills the run."""
 
 from __future__ import annotations
 

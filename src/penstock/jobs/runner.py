@@ -71,7 +71,7 @@ __all__ = ["JobRunner", "Progress", "RunHooks", "RunSummary"]
 class _Prepared:
     """A job that is ready for Spark.
 
-    `mount` says where the state is, if not in the folder of the checkpoint, and `state_note` what state the job starts
+    `mount` says where the state is, if not in the folder of the checkpoint, and `state_note` which state the job starts
     with. `declared` is the state that the job declares; `evolves` has the reasons to rewrite that of the checkpoint.
     """
 
@@ -109,7 +109,7 @@ class JobRunner:
         number: int | None = None,
     ) -> None:
         self._job = job
-        # What a SQL file says of bindings counts where the run does not say otherwise.
+        # The bindings in a SQL file are defaults, which the run may override.
         bound = job.bound_by_default()
         self._settings = dataclasses.replace(settings, bindings={**bound, **settings.bindings})
         self._code = code or {}
@@ -461,7 +461,7 @@ class JobRunner:
             bounded=self._settings.bounded,
             heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
             frugal=self._settings.is_frugal,
-            # In real time the workers have a record in hand, and the JVM only commits behind them.
+            # In real time the workers have a record in hand, and the JVM only commits after them.
             yields=bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
             store="" if prepared.mount is None else prepared.mount.target.family,

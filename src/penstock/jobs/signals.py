@@ -19,7 +19,7 @@ _SAME_S: Final = 0.2
 def handle_signals(stop: threading.Event) -> Iterator[None]:
     """Stop the job on Ctrl-C or SIGTERM while it starts and runs; end the process at once on a second one.
 
-    What follows within a moment is the same request: `timeout` signals the process, and then its group.
+    Signals that follow within a moment count as one request: `timeout` signals the process, then its group.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Stream lags: how much waits in the source of each stream, and for how long."""
+"""Stream lags: how much data waits in the source of each stream, and for how long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LagClock", "StreamLags", "Waiting", "log_waiting", "topic_waiting"]
 
 
 class Waiting(NamedTuple):
-    """What waits in a source, the position of its reader, and the end of the source, in a unit of the source."""
+    """The amount that waits in a source, the position of its reader, and the end, in a unit of the source."""
 
     lag: Lag
     position: int

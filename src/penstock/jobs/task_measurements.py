@@ -29,11 +29,12 @@ __all__ = ["TaskMeasurements", "streams_before_sinks"]
 
 @dataclass
 class TaskMeasurements:
-    """What tasks have measured.
+    """The measurements of all tasks.
 
-    In real time they tell the `at_once` latency of sinks that have their records at once, and what caused the output of
-    the others, which is `emitted`; else only what they have `read` of each stream. `newest_ms` has the newest time by
-    stream and partition, `topic_lags` what waited in topics at the end of an interval.
+    In real time `at_once` has the latency of sinks that make records visible at once, and `emitted` the times of the
+    records that caused the output of the other sinks. In micro-batches only `read` is filled: the times of the records
+    of each stream. `newest_ms` has the newest time by stream and partition, `topic_lags` what waited in topics at the
+    end of an interval.
     """
 
     at_once: dict[str, Latency] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class TaskMeasurements:
     slot_times: list[SlotTime] = field(default_factory=list)
 
     def add(self, report: Any) -> None:
-        """Add the report of a task. Reports of other kinds say nothing here."""
+        """Add the report of a task. Reports of other kinds are ignored."""
         kind, name, body = report.kind, report.name, report.body
         if kind == LATENCY:
             self.at_once = add_latencies(self.at_once, {name: decode_latency(bytes(body))})

@@ -19,8 +19,8 @@ __all__ = ["AsOfJoin"]
 class AsOfJoin(JoinStep):
     """Joins a record with the latest version at or before its time, once the watermark has passed that time.
 
-    Of two versions at one time the later that came counts. A version for which `deleted` is true ends the one before
-    it. Of the versions that the watermark has passed, the latest of each key is kept.
+    Of two versions at one time, the one that came later counts. A version for which `deleted` is true ends the one
+    before it. Of the versions that the watermark has passed, the latest of each key is kept.
     """
 
     def __init__(self, deleted: Condition | None, *arguments: Any) -> None:
@@ -71,7 +71,7 @@ class AsOfJoin(JoinStep):
         )
 
     def _deleted(self, right: HeldRows) -> tuple[Mask, list[Problem]]:
-        """Return which versions end the one before, and those for which that has no answer."""
+        """Return which versions end the one before, and those for which `deleted` has no value."""
         if self.deleted is None or not len(right):
             return np.zeros(len(right), bool), []
         batch = pa.RecordBatch.from_arrays(right.records.flatten(), list(self.kinds[1].field_names))
@@ -85,7 +85,7 @@ class AsOfJoin(JoinStep):
     def _needed(
         self, versions: SortedRows, right: HeldRows, is_deleted: Mask, passed_ms: int, keys: int
     ) -> Mask:
-        """Return which versions may still be asked for: later ones, and the latest before unless it is a deletion."""
+        """Return which versions may still be needed: later ones, and the latest before unless it is a deletion."""
         keep: Mask = right.times > passed_ms
         if passed_ms > -END_OF_ROWS:
             slots = np.arange(keys)

@@ -63,7 +63,7 @@ class BroadcastLookup(ConnectedProcessFunction):
         records: pa.RecordBatch,
         ctx: BatchContext,  # noqa: ARG002  # as declared
     ) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
-        """Return the records with what the dimension has for them. Raises ValueError if one fails."""
+        """Return the records with the fields of the dimension. Raises ValueError if one fails."""
         left = HeldRows.numbered(records, self._kinds[0])
         known = list(self.dimension.items())
         right = HeldRows.numbered(self._kinds[1].batch([record for _, record in known]), self._kinds[1])

@@ -26,7 +26,7 @@ _TIME = pa.timestamp("us", "UTC")
 
 
 class SideState(ListState[Any]):
-    """The records of one side that a key still needs, each with its time, and with whether it was matched if asked."""
+    """The records of one side that a key still needs, each with its time and, on request, whether it was matched."""
 
     def __init__(self, name: str, records: RecordType, *, with_matched: bool) -> None:
         self.name = name
@@ -121,7 +121,7 @@ class HeldRows:
 
     def to_stored(self, keys: int, kind: pa.ListType) -> pa.Array:
         """Return the stored column for this number of keys: the rows of each key by time, then as they came."""
-        # Almost in order already, for which a stable sort is fast.
+        # A stable sort is fast, since the rows are almost in order.
         order = np.lexsort((self.times, self.slots))
         rows = self if (np.diff(order) == 1).all() else self.take(order)
         at_us = pa.array(np.clip(rows.times, FIRST_MS, LAST_MS) * 1000).cast(_TIME)

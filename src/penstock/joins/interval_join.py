@@ -46,7 +46,7 @@ class IntervalJoin(JoinStep):
         times: JoinTimes,
         keys: pa.Array,
     ) -> Joined:
-        """Pair the new rows with all of the other side, emit what stays unmatched, and drop what is not needed."""
+        """Pair the new rows with all of the other side, emit the unmatched rows, and drop rows no longer needed."""
         sides = (held[0].plus(new[0]), held[1].plus(new[1]))
         pairs, problems = self.true_pairs(self._pairs(held, new, sides, keys), sides)
         marked = [
@@ -132,7 +132,7 @@ def _marked(matched: Mask, rows: Ints) -> Mask:
 
 
 def _plus_lone(pairs: Pairs, sides: Sides, ends: tuple[Ints, Ints], lone: list[Ints]) -> Pairs:
-    """Return pairs, followed by rows without a match, which count at the time when that is certain, by that time."""
+    """Return pairs, then the rows without a match, ordered by the time when that is certain, which is their time."""
     if not any(map(len, lone)):
         return pairs
     columns = [pair_with_none(rows, side) for side, rows in enumerate(lone)]

@@ -90,9 +90,9 @@ class Problem:
 
 @dataclass
 class Joined:
-    """What a join makes of its rows: records with the slots of their keys and their times, and the rows it still holds.
+    """The result of a join: records with the slots of their keys and their times, and the rows that it still holds.
 
-    `due` is, for each key, when it must be looked at next; `changed` are the slots of keys whose rows have changed.
+    `due` is, for each key, the time of its next check; `changed` are the slots of keys whose rows have changed.
     """
 
     batch: pa.RecordBatch
@@ -183,7 +183,7 @@ class JoinStep(ProcessFunction):
         times: JoinTimes,
         keys: pa.Array,
     ) -> Joined:
-        """Join new rows with those held and with each other, and let time pass. `keys` has the key of each slot."""
+        """Join new rows with those held and with each other, and advance the time. `keys` has the key of each slot."""
         raise NotImplementedError
 
     def parameters(self) -> dict[str, pa.Scalar]:
@@ -220,7 +220,7 @@ def due_times(keys: int, *found: tuple[Ints, Ints]) -> Ints:
 
 
 def stored_due(due: Ints) -> pa.Array:
-    """Return the stored column of due times; null for a key that has nothing to wait for."""
+    """Return the stored column of due times; null for a key that waits for nothing."""
     at_us = np.clip(due, FIRST_MS, LAST_MS) * 1000
     return pa.array(at_us, pa.int64(), mask=due == NEVER).cast(_TIME)
 

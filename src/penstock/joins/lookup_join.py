@@ -84,7 +84,7 @@ class LookupJoin(JoinStep):
         )
 
     def _emitted(self, rows: Ints, found: Ints, sides: Sides) -> tuple[pa.RecordBatch, Pairs, list[Problem]]:
-        """Return the records of some rows with what the dimension has for them, and those that have none."""
+        """Return some rows joined with the records of the dimension, and the rows without one."""
         at = self._event_times(sides[0])
         pairs = Pairs(rows, found, at[rows], {})
         true, problems = self.true_pairs(pairs.where(found != NONE), sides)
@@ -110,7 +110,7 @@ class LookupJoin(JoinStep):
         return times_ms(pc.struct_field(left.records, self.time_field))[0]
 
     def _deleted(self, right: HeldRows, known: int) -> tuple[Mask, list[Problem]]:
-        """Return which records of the dimension remove their key, and for which new ones that has no answer."""
+        """Return which records of the dimension remove their key, and the new ones for which `deleted` has no value."""
         if self.deleted is None or not len(right):
             return np.zeros(len(right), bool), []
         batch = pa.RecordBatch.from_arrays(right.records.flatten(), list(self.kinds[1].field_names))

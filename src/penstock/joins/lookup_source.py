@@ -52,7 +52,7 @@ class LookupKeys:
         return LookupKeys(columns, list(itertools.compress(self.names, mask)))
 
     def part(self, start: int, count: int) -> LookupKeys:
-        """Return some keys that follow each other."""
+        """Return consecutive keys."""
         end = start + count
         return LookupKeys([column[start:end] for column in self.columns], self.names[start:end])
 
@@ -95,7 +95,7 @@ class _KeptRows:
     until: deque[tuple[float, Sequence[str]]] = field(default_factory=deque)
 
     def forget_before(self, now: float) -> None:
-        """Forget the rows that hold no longer. A key that was pushed out and found again may go too soon."""
+        """Forget outdated rows. A key that was evicted and found again may be forgotten too soon."""
         while self.until and self.until[0][0] <= now:
             for name in self.until.popleft()[1]:
                 self.rows.pop(name, None)
@@ -104,7 +104,7 @@ class _KeptRows:
         """Note the use of keys, and keep no more than a limit of all."""
         rows = self.rows
         if len(rows) > limit // 2:
-            # Before that nothing is soon too much, and the order does not matter.
+            # Up to half the limit nothing is evicted soon, so the order does not matter.
             for name in names:
                 rows[name] = rows.pop(name)
         for name in list(itertools.islice(rows, max(0, len(rows) - limit))):
@@ -121,7 +121,7 @@ def rows_of_keys(
     keys: LookupKeys,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Rows]:
-    """Return the rows that each key has, those that were kept, and for all others what the table has now."""
+    """Return the rows of each key: those that were kept, and for all other keys those in the table now."""
     kept = _kept.setdefault((os.getpid(), source.place, tuple(fields)), _KeptRows())
     now = clock()
     kept.forget_before(now)
@@ -137,7 +137,7 @@ def rows_of_keys(
 
 
 def forget_rows(source: LookupSource) -> None:
-    """Forget what this process has found in a table."""
+    """Forget the rows that this process has found in a table."""
     for process, place, fields in list(_kept):
         if place == source.place:
             del _kept[process, place, fields]

@@ -61,7 +61,7 @@ class SortedRows:
 
 
 def expand(firsts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Return the number of each range of places, as often as it has places, and these places."""
+    """Return each place in the ranges, after the number of its range."""
     counts = np.maximum(ends - firsts, 0)
     numbers = np.repeat(np.arange(len(counts)), counts)
     before = np.cumsum(counts) - counts

@@ -40,7 +40,7 @@ class KeysOfRecords:
 
 @dataclass(frozen=True)
 class Enriched:
-    """Records with what the table has for them, the rows of the records they come from, and why others have none."""
+    """Records with the fields of the table, the rows of the records they come from, and why others have none."""
 
     batch: pa.RecordBatch
     rows: Ints
@@ -86,7 +86,7 @@ class TableLookup(ProcessFunction):
         return bound
 
     def clear_cache(self) -> None:
-        """Forget the rows that this process has kept, so that the next records see what the table has by then."""
+        """Forget the rows that this process has kept, so that the next records see the current table."""
         if self.source is not None:
             forget_rows(self.source)
 
@@ -149,7 +149,7 @@ class TableLookup(ProcessFunction):
         return Enriched(batch, chosen, dict(sorted(problems.items())))
 
     def _decoded(self, keys: LookupKeys, rows: Mapping[str, Rows]) -> tuple[HeldRows, Ints, dict[int, str]]:
-        """Return the rows of keys, which of them each key has, and why the row of some keys cannot become a record."""
+        """Return the rows, those that each key has, and why the rows of some keys cannot become records."""
         found = pa.array([rows[name] for name in keys.names], pa.string())
         places = np.full(len(keys), NONE, np.int64)
         is_row = pc.not_equal(found, "").to_numpy(zero_copy_only=False)

@@ -34,7 +34,7 @@ __all__ = ["BOUNDS", "CoGroup", "JoinWindows", "WindowJoin"]
 
 _TIME: Final = pa.timestamp("us", "UTC")
 JoinWindows: TypeAlias = GridWindows | SessionWindows
-# A record that a function has made, the slot of its key, and its time.
+# A record made by a function, the slot of its key, and its time.
 _Made: TypeAlias = tuple[Any, int, int]
 
 BOUNDS: Final = tuple(
@@ -79,7 +79,7 @@ class WindowJoin(JoinStep):
         return found[0], found[1]
 
     def join(self, held: Sides, new: Sides, times: JoinTimes, keys: pa.Array) -> Joined:
-        """Emit what the windows have that end, and drop the rows that are in no open window."""
+        """Emit the results of the windows that end, and drop the rows that are in no open window."""
         sides = (held[0].plus(new[0]), held[1].plus(new[1]))
         entries = self._entries(sides)
         before_ms = -END_OF_ROWS if times.before_ms is None else times.before_ms
@@ -159,7 +159,7 @@ class WindowJoin(JoinStep):
                 lone[met] = False
                 alone = entries.where(lone)
                 parts.append(self._pairs(*pair_with_none(alone.rows, side), alone.starts, alone.ends))
-        pairs = _in_order(parts, sides)
+        pairs = _sort_pairs(parts, sides)
         batch, pairs, more = self.records(pairs, sides)
         return batch, pairs.slots(*sides), pairs.times, [*problems, *more]
 
@@ -171,7 +171,7 @@ class WindowJoin(JoinStep):
         return Pairs(left, right, ends - 1, bounds)
 
 
-def _in_order(parts: list[Pairs], sides: Sides) -> Pairs:
+def _sort_pairs(parts: list[Pairs], sides: Sides) -> Pairs:
     """Return pairs of several kinds by the end of their windows and by key."""
     left = np.concatenate([part.left for part in parts])
     right = np.concatenate([part.right for part in parts])

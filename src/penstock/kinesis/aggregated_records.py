@@ -23,7 +23,7 @@ _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 
 
 def hash_of(partition_key: str) -> int:
-    """Return the hash that says to which shard a partition key belongs.
+    """Return the hash that decides to which shard a partition key belongs.
 
     >>> hash_of("a") == 0x0CC175B9C0F1B6A831C399E269772661
     True

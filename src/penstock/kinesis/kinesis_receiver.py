@@ -38,7 +38,7 @@ _READS_AT_ONCE: Final = 8
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 8.0
 _LOOK_S: Final = 60.0
-# While nothing comes, the places are noted this often: retention is counted from what they say.
+# While nothing comes, the places are noted this often: retention is counted from them.
 _NOTED_EVERY_MS: Final = 600_000
 
 
@@ -88,7 +88,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
         self._folder: Final = folder
         self._places = _last_places(journal.notes())
         self._noted_ms = 0
-        # These begin at the start itself; what a crash or a lost connection needs begins in its second.
+        # These begin at the start itself; a restart after a crash or a lost connection begins in its second.
         self._first_iterators: dict[str, str] = {}
 
     def _connect(self) -> KinesisStream:
@@ -137,7 +137,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
                     self._ask(connection, reading, pool)
                 self._take(connection, reading)
         finally:
-            # What is still under way is read again from the place that the journal has.
+            # Records that are still under way are read again from the place in the journal.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, stream: KinesisStream) -> None:
@@ -203,7 +203,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
             reading.under_way[pool.submit(self._read, stream, one)] = one
 
     def _read(self, stream: KinesisStream, one: _OpenShard) -> ShardRead:
-        """Read a shard on. Runs in a thread of its own."""
+        """Continue to read a shard. Runs in a separate thread."""
         name = one.shard.name
         if one.iterator is None:
             first = self._first_iterators.pop(name, None)
@@ -211,7 +211,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
         return stream.read(one.iterator)
 
     def _take(self, stream: KinesisStream, reading: _Reading) -> None:
-        """Journal what has come."""
+        """Journal the records that have come."""
         now_s = time.monotonic()
         if not reading.under_way:
             self._stopping.wait(reading.wait_s(now_s) or IDLE_S)

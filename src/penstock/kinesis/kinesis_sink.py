@@ -30,7 +30,7 @@ _NOTHING: Final = re.compile("(?!)")
 _MAX_BYTES: Final = 1 << 20
 _MAX_KEY: Final = 256
 _PATIENCE_S: Final = 60.0
-# The place of what is wrong in a request, after its value, which may be long.
+# The place of the error in a request, after the wrong value, which may be long.
 _OF_A_RECORD: Final = re.compile(r"at 'records\.\d+\.member\.")
 _SHOWN: Final = 200
 
@@ -38,7 +38,7 @@ _SHOWN: Final = 200
 class KinesisSink:
     """A sink that puts each record, and waits until Kinesis has it.
 
-    Only those that Kinesis has not taken are put again. What it never takes is rejected record by record.
+    Only those that Kinesis has not taken are put again. Records that it never takes are rejected one by one.
     """
 
     exactly_once = False
@@ -109,7 +109,7 @@ class _PutTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Do nothing: what was put stays."""
+        """Do nothing: records that were put stay."""
 
     def _bodies(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         """Return the data of each record; None where a record is a null."""

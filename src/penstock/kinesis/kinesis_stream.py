@@ -1,4 +1,4 @@
-"""Kinesis streams: what is asked of a stream to read it. All errors are those of penstock."""
+"""Kinesis streams: the requests that read a stream. All errors are those of penstock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READABLE: Final = ("ACTIVE", "UPDATING")
 
 @dataclass(frozen=True)
 class ShardRead:
-    """What a request for the records of a shard has brought.
+    """The answer to a request for the records of a shard.
 
     Each record is its sequence number and its data. `iterator` is where the next request starts; None after the last
     record of a shard that was split or merged. What arrived before `reached_ms` has been read. With `is_refused` the
@@ -80,7 +80,7 @@ class KinesisStream(AbstractContextManager["KinesisStream"]):
             self.shards = shards_of(listed)
 
     def iterator(self, shard: str, place: ShardPlace) -> str:
-        """Return where to read a shard on after a place."""
+        """Return the iterator that continues a shard after a place."""
         if place.after:
             return self._iterator(shard, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=place.after)
         if place.since_ms:
@@ -88,7 +88,7 @@ class KinesisStream(AbstractContextManager["KinesisStream"]):
         return self._iterator(shard, "TRIM_HORIZON")
 
     def newest(self, shard: str) -> str:
-        """Return where to read what comes to a shard from now on."""
+        """Return the iterator for records that come to a shard from now on."""
         return self._iterator(shard, "LATEST")
 
     def _iterator(self, shard: str, kind: str, **begin: Any) -> str:

@@ -54,7 +54,7 @@ class PutQueue:
         return bool(self._by_key)
 
     def _line(self, record: Outgoing) -> Hashable:
-        """Return what a record stands in line with."""
+        """Return the line in which a record waits."""
         return record.key if self._keeps_order else record.row
 
     def take(self) -> list[Outgoing]:

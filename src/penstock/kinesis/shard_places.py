@@ -17,7 +17,7 @@ _HASHES: Final = 1 << 128
 class Shard:
     """A shard as Kinesis lists it. `parents` are those that it was split or merged from; they may be gone by now.
 
-    To one that is closed, since it was split or merged itself, nothing is added any more.
+    A closed shard, which was split or merged itself, gets no more records.
     """
 
     name: str
@@ -31,8 +31,8 @@ class ShardPlace(msgspec.Struct, frozen=True, array_like=True):
     """Up to where a shard has been read.
 
     `after` is the sequence number of the last record that was; while it is empty, the shard is read from its beginning,
-    or from `since_ms` on. What arrived before `reached_ms`, by the clock of the server, has been read. The times are in
-    milliseconds since 1970. With `ended` nothing comes any more.
+    or from `since_ms` on. Records that arrived before `reached_ms`, by the clock of the server, have been read. The
+    times are in milliseconds since 1970. With `ended` it has no more records.
     """
 
     after: str = ""
@@ -119,8 +119,8 @@ def readable(shards: Sequence[Shard], places: Mapping[str, ShardPlace]) -> list[
 def expired(shards: Sequence[Shard], places: Mapping[str, ShardPlace], oldest_ms: int) -> dict[str, int]:
     """Return the shards of which unread records may be gone, each with the time from which on they may be.
 
-    The stream keeps what came at `oldest_ms` or later. A shard that is listed no more has nothing that is left. One
-    that waits for its parents begins after their end, so it has come as far as they have.
+    The stream keeps records that came at `oldest_ms` or later. A shard that is listed no more has nothing that is left.
+    One that waits for its parents begins after their end, so it has come as far as they have.
     """
     reached: dict[str, int] = {}
     for shard in _parents_first(shards, {shard.name: shard for shard in shards}):

@@ -1,4 +1,4 @@
-"""Column bounds: what the log says of a file, so that readers skip those without a record that they look for."""
+"""Column bounds: the statistics of a file in the log, by which readers skip files without a wanted record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 __all__ = ["file_statistics"]
 
-# As other writers of Delta Lake do.
+# Like other writers of Delta Lake.
 _MAX_COLUMNS: Final = 32
 _MAX_CHARS: Final = 32
 
@@ -43,7 +43,7 @@ def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, with_nan: Coll
         {
             "numRecords": metadata.num_rows,
             "minValues": {name: _shown(least) for name, (least, _) in bounds.items()},
-            # The beginning of a long text is less than the text, and so no bound.
+            # The beginning of a long text is less than the text, so it is not an upper bound.
             "maxValues": {
                 name: _shown(greatest)
                 for name, (_, greatest) in bounds.items()

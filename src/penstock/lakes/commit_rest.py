@@ -1,4 +1,4 @@
-"""Commit rest: how long a driver waits before it tries a commit again that another writer was faster with."""
+"""Commit rest: how long a driver waits before it retries a commit that another writer has overtaken."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class CommitRest:
         if self._taken == ATTEMPTS:
             return False
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (self._taken - 1))
-        # So that writers do not meet again.
+        # Varied, so that the writers do not collide again.
         time.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
         return True

@@ -1,4 +1,4 @@
-"""Committed files: what the commits of a table have added, in order; the interface of the lakes as sources."""
+"""Committed files: the files that the commits of a table have added, in order; the interface of lakes as sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LakeRows: TypeAlias = tuple[pa.RecordBatch, Mapping[str, str | None]]
 
 
 class TableGoneError(PenstockError):
-    """A table can no longer be read on from where a checkpoint is."""
+    """A table cannot be read any further from the position of a checkpoint."""
 
     fault = "user"
     retryable = False
@@ -25,7 +25,7 @@ class TableGoneError(PenstockError):
 
 @dataclass(frozen=True)
 class CommittedFile:
-    """A file that a commit has added. `detail` is what a worker needs to read it, as plain data."""
+    """A file that a commit has added. `detail` has what a worker needs to read it, as plain data."""
 
     size: int
     rows: int
@@ -45,7 +45,7 @@ class TableCommits(Protocol):
         """Return all files of a version, in a fixed order."""
 
     def added(self, after: int, upto: int) -> Iterator[tuple[int, Sequence[CommittedFile]]]:
-        """Yield each version behind `after`, with the files that it has added."""
+        """Yield each version after `after`, with the files that it has added."""
 
     def read(self, detail: Mapping[str, Any], fields: Sequence[str]) -> Iterator[LakeRows]:
         """Yield the rows of a file, in order, with the columns that it has of these. Runs in a worker."""

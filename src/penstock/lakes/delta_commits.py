@@ -73,7 +73,7 @@ class DeltaCommits:
         return str(table.metadata().id)
 
     def newest(self) -> int:
-        """Return the newest version, by a look for the next file of the log only."""
+        """Return the newest version. Only looks for the next file of the log."""
         there = delta_files(self._binding)
         while there.holds(_log_of(self._newest + 1)):
             self._newest += 1
@@ -103,7 +103,7 @@ class DeltaCommits:
         ]
 
     def added(self, after: int, upto: int) -> Iterator[tuple[int, Sequence[CommittedFile]]]:
-        """Yield the versions behind one, with the files that each has added."""
+        """Yield the versions after one, with the files that each has added."""
         for version in range(after + 1, upto + 1):
             yield version, self._added_by(version)
 

@@ -1,4 +1,4 @@
-"""Delta files: where the files of a Delta table are, in a folder or in an object store, and how they become durable."""
+"""Delta files: the files of a Delta table in a folder or in an object store, and how they become durable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.sinks.object_sink import open_folder
 
 __all__ = ["DeltaFiles", "check_reach", "delta_files", "storage_options"]
 
-# A request of the library that is not answered ends after these, as those of obstore do.
+# A request of the library without an answer ends after these, like those of obstore.
 _LIMITS: Final = {"connect_timeout": "5s", "timeout": "60s", "max_retries": "3", "retry_timeout": "60s"}
 
 _OPTIONS: Final = {
@@ -37,7 +37,7 @@ _OPTIONS: Final = {
 
 
 class DeltaFiles(Protocol):
-    """The files of a table, by their paths below it. What was written is durable when a method returns."""
+    """The files of a table, by their paths below it. Writes are durable when a method returns."""
 
     def stage(self, name: str, schema: pa.Schema, partition_by: Sequence[str]) -> Stage:
         """Return a stage for the files of a task."""
@@ -61,10 +61,10 @@ class DeltaFiles(Protocol):
         """Check that files can be written. Raises OSError, or a PenstockError."""
 
     def settle(self) -> None:
-        """Make durable what the library has written."""
+        """Make the library's writes durable."""
 
     def settle_log(self, first: int, last: int) -> None:
-        """Make the commits of some versions durable, with what the library has written to read them sooner."""
+        """Make the commits of some versions durable, with the files that make reading them faster."""
 
 
 class _LocalFiles:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink"]
 
-# Names that begin so are in no table.
+# Readers of a table ignore names that begin like this.
 _STAGED: Final = "_penstock_changes"
 
 
@@ -124,8 +124,8 @@ class DeltaSink:
     def _merge(self, batch_id: int, files: Sequence[StagedChanges], upserts: UpsertRows) -> None:
         """Replace and delete the rows of a micro-batch, unless the table has it; then remove the files.
 
-        The commit says which version it has read. When another writer was faster with the same files, Delta Lake
-        refuses it, and the number of the micro-batch is looked at again.
+        The commit states which version it has read. When another writer was faster with the same files, Delta Lake
+        refuses it, and the number of the micro-batch is checked again.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -209,7 +209,7 @@ class DeltaSink:
     def _remove_unnamed(self, table: DeltaTable, files: Sequence[StagedFile]) -> None:
         """Remove files unless the table has them: the commit may be repeated after it has succeeded."""
         paths = pa.table(table.get_add_actions()).column("path").to_pylist()
-        # Names are unique and plain, while the log writes folders in a form of its own.
+        # Names are unique and plain, while the log encodes folders.
         named = {PurePosixPath(path).name for path in paths}
         for file in files:
             if PurePosixPath(file.path).name not in named:

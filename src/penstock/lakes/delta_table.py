@@ -30,7 +30,7 @@ __all__ = [
     "require_library",
 ]
 
-# What these ask of a writer is nothing for one that only adds files, or is seen in the table's settings and columns.
+# These ask nothing of a writer that only adds files, or their rules are in the table's settings and columns.
 _HARMLESS: Final = frozenset(
     {
         "appendOnly",
@@ -64,13 +64,13 @@ def require_library(stream: str) -> None:
 
 @contextmanager
 def as_external(binding: DeltaBinding) -> Iterator[None]:
-    """Turn what the library and the file system raise into ExternalSystemError."""
+    """Turn errors of the library and the file system into ExternalSystemError."""
     from deltalake.exceptions import DeltaError
 
     try:
         yield
     except (DeltaError, OSError) as e:
-        # The library says what it has asked for, which must not show a key.
+        # The library repeats its request, which must not show a key.
         secrets = resolve_settings(binding.stream, binding.client).values()
         shown = functools.reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(e))
         if "<Code>NoSuchBucket</Code>" in shown:
@@ -210,7 +210,7 @@ def _check_partition_fields(binding: DeltaBinding, schema: pa.Schema, parts: tup
 
 
 def _check_rules(table: DeltaTable, binding: DeltaBinding) -> None:
-    """Refuse a table that asks more of its writers than to add files."""
+    """Refuse a table that requires more of its writers than adding files."""
     settings = table.metadata().configuration
     rules = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
@@ -233,7 +233,7 @@ def _delta_schema(binding: DeltaBinding, schema: pa.Schema) -> Any:
 
     try:
         return Schema.from_arrow(schema)
-    except Exception as e:  # the library raises what it happens to find
+    except Exception as e:  # the library may raise anything
         raise BindingError(
             f"Sink {binding.stream!r}: the records have a field of a type that Delta Lake does not have ({e}). Cast it "
             "in the job."

@@ -26,7 +26,7 @@ class OpenFile(Protocol[DoneT_co]):
         """Write records as one group."""
 
     def close(self) -> DoneT_co:
-        """Complete the file, durably, and say what it is."""
+        """Complete the file, durably, and return its description."""
 
     def abandon(self) -> None:
         """Remove the file, which may not have been begun."""

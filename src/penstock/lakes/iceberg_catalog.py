@@ -31,7 +31,7 @@ __all__ = [
 
 _SQLITE: Final = "sqlite:///"
 _IO: Final = {"py-io-impl": "penstock.lakes.synced_io.SyncedIO"}
-# The environment variables that object sinks know, and what pyiceberg calls them.
+# The environment variables that object sinks know, and their names in pyiceberg.
 _S3_SETTINGS: Final = {
     "AWS_ENDPOINT_URL": "s3.endpoint",
     "AWS_ENDPOINT_URL_S3": "s3.endpoint",
@@ -136,12 +136,12 @@ def file_settings(binding: IcebergBinding) -> dict[str, str]:
 
 @contextmanager
 def as_external(binding: IcebergBinding) -> Iterator[None]:
-    """Turn what the library, a catalog and a file system raise into ExternalSystemError."""
+    """Turn errors of the library, a catalog and a file system into ExternalSystemError."""
     try:
         yield
     except PenstockError:
         raise
-    except Exception as e:  # the library raises what its clients raise
+    except Exception as e:  # the library passes on any error of its clients
         raise ExternalSystemError(
             f"Stream {binding.stream!r}: the Iceberg table {binding.place} of the catalog {_shown(binding)} cannot be "
             f"read or written ({_reason(e)}). Start the job again when it can."
@@ -160,7 +160,7 @@ def without_own(binding: IcebergBinding, settings: Mapping[str, Any]) -> dict[st
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error, which has the statement and its values behind it for databases."""
+    """Return the first line of an error; those of databases continue with the statement and its values."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

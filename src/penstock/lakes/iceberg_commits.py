@@ -83,7 +83,7 @@ class IcebergCommits:
         return [_file(entry.data_file) for entry in entries]
 
     def added(self, after: int, upto: int) -> Iterator[tuple[int, Sequence[CommittedFile]]]:
-        """Yield the versions behind one, with the files that each has added."""
+        """Yield the versions after `after` up to `upto`, with the files that each added."""
         table = self._opened()
         for snapshot in self._behind(table, after):
             if _version(snapshot) <= upto:
@@ -92,7 +92,7 @@ class IcebergCommits:
                 yield _version(snapshot), files
 
     def _behind(self, table: Table, after: int) -> list[Snapshot]:
-        """Return the snapshots of the main branch behind a version, the oldest first."""
+        """Return the snapshots of the main branch after a version, oldest first."""
         found: list[Snapshot] = []
         snapshot = table.current_snapshot()
         while snapshot is not None and _version(snapshot) > after:

@@ -1,4 +1,4 @@
-"""Iceberg files: Parquet files that a task writes, which no snapshot names yet, and what a snapshot says of them."""
+"""Iceberg files: Parquet files of a task, which no snapshot names yet, and their entries for a snapshot."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class _OpenFile:
 
 
 def data_file(file: IcebergFile, metadata: TableMetadata) -> DataFile:
-    """Return what a snapshot says of a file."""
+    """Return the entry of a file in a snapshot."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["merge_files", "replaced_rows"]
 
-# As many values can be compared with the bounds of a file; of more only the least and the greatest are.
+# Up to this many values are compared with the bounds of a file; of more, only the least and the greatest.
 _MAX_VALUES: Final = 200
 
 
 def merge_files(table: Table, changes: pa.Table, key: Sequence[str]) -> tuple[list[DataFile], list[DataFile]]:
-    """Write the rows of a table that changes leave, and those that they bring.
+    """Write the rows of a table that changes leave unchanged, and those that they add.
 
     Returns the files to remove from the table, and the new ones. Nothing of them is in the table yet.
     """
@@ -55,7 +55,7 @@ def _near(changes: pa.Table, key: Sequence[str]) -> BooleanExpression:
     """Return a condition that is true for all rows of the keys, by which most files can be left out."""
     from pyiceberg import expressions
 
-    # Its constructors take names, which their types do not say.
+    # Its constructors take names, which their type hints do not allow.
     made: Any = expressions
     found: BooleanExpression = made.AlwaysTrue()
     for name in key:

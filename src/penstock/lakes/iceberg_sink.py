@@ -35,7 +35,7 @@ _LINE: Final = "penstock.line"
 _BATCH: Final = "penstock.batch"
 _COMMITTED: Final = "penstock.committed."
 _STAGED: Final = "penstock-changes"
-# The library would repeat a refused commit without a look at the number of the micro-batch.
+# The library would repeat a refused commit without checking the number of the micro-batch.
 _ONE_ATTEMPT: Final = {"commit.retry.num-retries": "0"}
 
 
@@ -62,7 +62,7 @@ class IcebergSink:
         self._schema: Final = record_type.schema if upserts is None else upserts.schema
         self._line = ""
         self._table: Table | None = None
-        # What tasks need: the table at the start, as JSON, and what a catalog says of access to its files.
+        # For tasks: the table at the start, as JSON, and the catalog's settings for access to its files.
         self._metadata = ""
         self._given: dict[str, Any] = {}
         self._layout: Any = None
@@ -121,7 +121,7 @@ class IcebergSink:
                     return
                 check_table(table, self._binding, self._schema)
                 self._check_layout(table)
-                if self._tried(table, batch_id, files):
+                if self._try_commit(table, batch_id, files):
                     return
             if not rest.take():
                 break
@@ -131,20 +131,20 @@ class IcebergSink:
             "its micro-batches be larger."
         )
 
-    def _tried(self, table: Table, batch_id: int, files: Sequence[Any]) -> bool:
-        """Commit a snapshot upon the table as it was read; return False if it has changed since."""
+    def _try_commit(self, table: Table, batch_id: int, files: Sequence[Any]) -> bool:
+        """Commit a snapshot on the state of the table that was read; return False if it has changed since."""
         if self._upserts is None:
-            return self._committed_upon(table, batch_id, partial(_append, table, files))
+            return self._commit_upon(table, batch_id, partial(_append, table, files))
         parts = [_read(table, file.path) for file in files]
         old, new = merge_files(table, last_changes(parts, self._upserts.key), self._upserts.key)
-        is_done = self._committed_upon(table, batch_id, partial(_overwrite, old, new))
+        is_done = self._commit_upon(table, batch_id, partial(_overwrite, old, new))
         for path in [file.path for file in files] if is_done else [file.file_path for file in new]:
             with suppress(FileNotFoundError):
                 table.io.delete(path)
         return is_done
 
-    def _committed_upon(self, table: Table, batch_id: int, change: Callable[[Any], None]) -> bool:
-        """Commit what `change` does to a snapshot, and the number of the micro-batch; False if others were faster."""
+    def _commit_upon(self, table: Table, batch_id: int, change: Callable[[Any], None]) -> bool:
+        """Commit a snapshot made by `change`, and the number of the micro-batch; return False if others were faster."""
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import Table
 
@@ -161,7 +161,7 @@ class IcebergSink:
         return True
 
     def _remove_staged(self, table: Table, batch_id: int, files: Sequence[Any]) -> None:
-        """Remove the files of tasks that a commit has no use for."""
+        """Remove the files of tasks that a commit does not use."""
         if self._upserts is None:
             self._remove_unnamed(table, batch_id, files)
             return
@@ -182,7 +182,7 @@ class IcebergSink:
     def _remove_unnamed(self, table: Table, batch_id: int, files: Sequence[IcebergFile]) -> None:
         """Remove files unless the table has them: the commit may be repeated after it has succeeded.
 
-        When the snapshot of the micro-batch is gone, nobody knows, and they stay.
+        When the snapshot of the micro-batch is gone, that is unknown, and they stay.
         """
         wanted = {_LINE: self._line, _BATCH: str(batch_id)}
         for snapshot in reversed(table.metadata.snapshots):
@@ -202,7 +202,7 @@ class IcebergSink:
                 return
 
     def _layout_of(self, table: Table) -> Any:
-        """Return what files that were written before rely on: the ids of columns, and the partition fields."""
+        """Return the parts of a table on which written files rely: the ids of columns, and the partition fields."""
         columns = {name: table.schema().find_field(name).field_id for name in self._schema.names}
         return columns, table.spec().spec_id
 

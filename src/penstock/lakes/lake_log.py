@@ -27,9 +27,9 @@ __all__ = ["LakeLog"]
 
 # A table is asked for new commits at most this often; a catalog and a store less often than a folder.
 _LOOK_S: Final = {"delta": 0.05, "s3": 1.0, "iceberg": 1.0}
-# What stands for a version that has added nothing, so that the next look begins behind it.
+# A placeholder for a version that has added nothing, so that the next look begins after it.
 _NOTHING: Final = "end"
-# What is before the index of a file that the table had when a job began.
+# The prefix of the index of a file that the table had when a job began.
 _WHOLE: Final = "all"
 _JSON_COLUMNS: Final = ("target", "payload")
 
@@ -37,9 +37,9 @@ _JSON_COLUMNS: Final = ("target", "payload")
 class LakeLog(FileLog):
     """The files of a table in the order of its commits; position n is after the first n.
 
-    A job without a checkpoint begins with all files of the newest version, or behind them. From then on each commit
+    A job without a checkpoint begins with all files of the newest version, or after them. From then on each commit
     adds its files to the list in the checkpoint, with its version. A commit that changes no data, as compaction, adds
-    none. A worker gets all that it needs to read a file from the list. With `commands` the rows become JSON objects.
+    none. The list has everything that a worker needs to read a file. With `commands` the rows become JSON objects.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LakeLog(FileLog):
             found.append(new)
 
     def _new_files(self, newest: int, last: LoggedFile | None) -> Iterator[LoggedFile]:
-        """Yield what the list lacks: of the version of its last file, if that is incomplete, and of later ones."""
+        """Yield the files missing in the list: of the version of its last file, if incomplete, and of later ones."""
         if last is None:
             files = self._commits.files_at(newest) if self._lake.reading.start == "earliest" else []
             yield from self._listed(newest, files, -1, _WHOLE)

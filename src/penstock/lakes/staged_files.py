@@ -21,13 +21,13 @@ from penstock.lakes.held_files import HeldFiles, PartitionValues
 
 __all__ = ["FileStage", "StagedFile", "format_partition_value", "is_partition_type"]
 
-# A folder has the value only for people; it may be cut, since the log has the whole.
+# The value in the name of a folder is only for people, and may be cut: the log has the whole value.
 _MAX_FOLDER_CHARS: Final = 100
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """A complete file: its path below the table, and what a commit says of it.
+    """A complete file: its path below the table, and its data for a commit.
 
     `values` has the text of each partition field; `statistics` is JSON.
     """
@@ -129,7 +129,7 @@ def is_partition_type(kind: pa.DataType) -> bool:
 
 
 def _without_empty(values: pa.Array) -> pa.Array:
-    """Return values as the log has them, where no text and no value are the same."""
+    """Return values in the form of the log, where an empty text and no value are the same."""
     if not pa.types.is_string(values.type):
         return values
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)

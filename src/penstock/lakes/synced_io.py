@@ -1,4 +1,4 @@
-"""Synced files of Iceberg: what is written to a local folder is on disk before anything names it."""
+"""Synced files of Iceberg: files in a local folder are on disk before anything names them."""
 
 from __future__ import annotations
 

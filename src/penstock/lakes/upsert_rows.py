@@ -1,4 +1,4 @@
-"""Upsert rows: what records of a sink for tables become that replaces the row of each key."""
+"""Upsert rows: turn the records of a sink for tables into rows that replace the row of each key."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class CollectedOutputs:
 
 
 class HasOutputs:
-    """What has the outputs of the collected sinks: a run those so far, its result all of them."""
+    """The base of objects with the outputs of collected sinks: a run has those so far, its result all of them."""
 
     outputs: CollectedOutputs
 

@@ -34,9 +34,9 @@ class Job(JobDescription):
         name: the name of the job; letters, digits, dots, dashes and underscores.
         key_groups: the number of key groups over which keyed state is spread, from 1 to 32768. It is fixed for the
             life of the state, and is the maximum useful parallelism.
-        event_time: the default event time of data streams without one of their own: the name of a field, which applies
-            to streams whose schema has it, or `ps.INGESTION_TIME` for all.
-        watermarks: the default watermarks of data streams that have an event time field and no watermarks of their own.
+        event_time: the default event time of data streams that declare none: the name of a field, which applies to
+            streams whose schema has it, or `ps.INGESTION_TIME` for all.
+        watermarks: the default watermarks of data streams that have an event time field and declare no watermarks.
 
     """
 
@@ -109,7 +109,7 @@ class Job(JobDescription):
         tables: Mapping[str, DataStream[Any]] | None = None,
         functions: Mapping[str, Any] | None = None,
     ) -> SqlResult:
-        """Describe what a SQL text says: streams, views, queries and what they insert. docs/sql.md has the language.
+        """Describe the streams, views, queries and inserts of a SQL text. docs/sql.md has the language.
 
         >>> job = Job("rooms")
         >>> readings = job.data_stream("readings", schema="room STRING, celsius DOUBLE")
@@ -133,7 +133,7 @@ class Job(JobDescription):
         return describe_sql(self, text, SqlOptions(tables or {}, functions or {}))
 
     def explain(self) -> str:
-        """Return the streams, steps and sinks of the job, and what state each step keeps, a line each.
+        """Return the streams, steps and sinks of the job, and the state that each step keeps, a line each.
 
         >>> job = Job("rooms")
         >>> readings = job.data_stream("readings", schema="room STRING, celsius DOUBLE")

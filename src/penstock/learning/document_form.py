@@ -52,7 +52,7 @@ SCALARS: Final = (type(None), bool, int, float, str)
 FIXED: Final = (*SCALARS, *CODE)
 _OPEN_BASES: Final = (object, dict, list, tuple, Counter, UserDict, UserList)
 NUMPY_KINDS: Final = "biufU"
-# What is derived from the rest when it is needed again.
+# Attributes that are computed from the others when needed again.
 DERIVED: Final[dict[str, dict[str, Any]]] = {
     "river": {
         "_plan": None,
@@ -69,11 +69,11 @@ _NO_MODELS: Final = frozenset(
 
 
 class ClosedModelError(ValueError):
-    """A model keeps something that is not plain data, so only pickle could store it."""
+    """A model has something that is not plain data, so only pickle could store it."""
 
 
 class _Missing:
-    """What a fresh model does not have at some place."""
+    """Marks a place where a fresh model has nothing."""
 
 
 MISSING: Final = _Missing()
@@ -97,7 +97,7 @@ def _slots_of(kind: Any) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def is_open(kind: Any, package: str) -> bool:
-    """Return whether all of an object is in its attributes and items, as of classes that are written in Python."""
+    """Return whether attributes and items are all of an object, as for classes written in Python."""
     return all(
         base in _OPEN_BASES
         or base.__module__ in ("abc", "typing", "collections.abc")

@@ -1,4 +1,4 @@
-"""Model documents, read: a model of a library from plain JSON, of which no code runs."""
+"""Model documents, read: a model of a library from plain JSON, without running code from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FACTORIES_BY_NAME: Final = {name: kind for kind, name in FACTORIES.items()}
 
 
 def read_model(document: Any, fresh: Any, package: str) -> Any:
-    """Return the model of a document; what that leaves out is as in the fresh model.
+    """Return the model of a document; parts that it leaves out are those of the fresh model.
 
     No code of a document runs: objects of classes from `package` get their attributes without a constructor, and of
     functions it may name those in the body of such a class. Raises
@@ -156,7 +156,7 @@ class _Reader:
 
     def _code(self, found: dict[str, Any], fresh: Any) -> Any:  # noqa: ARG002  # as its neighbours
         if not isinstance(fresh, CODE):
-            raise ClosedModelError("the document of a model names code that the job's model has not")
+            raise ClosedModelError("the document of a model names code that the job's model does not have")
         return fresh
 
     def _class(self, found: dict[str, Any], fresh: Any) -> Any:  # noqa: ARG002  # as its neighbours
@@ -202,7 +202,7 @@ class _Reader:
             self._fill_list(made, found["#items"], fresh)
         for name, held in attributes_of(fresh) if is_alike else ():
             if name not in found:
-                # What can change must not be that of the fresh model, which others begin with.
+                # Mutable parts must not be those of the fresh model, with which other models begin.
                 is_fixed = isinstance(held, FIXED)
                 object.__setattr__(made, name, held if is_fixed else copy.deepcopy(held))
         for name in found.get("#derived", ()):

@@ -38,9 +38,8 @@ _MOST_BITS: Final = 4096
 def write_model(model: Any, fresh: Any, package: str) -> Any:
     """Return a model as JSON: its attributes by name, objects with the name of their class.
 
-    What is code is left out: functions, and the arguments of a constructor that are as in the `fresh` model that the
-    job declares. All classes are from `package`. Raises ClosedModelError, which names an attribute that is not plain
-    data.
+    Code is left out: functions, and constructor arguments that equal those of the `fresh` model that the job declares.
+    All classes are from `package`. Raises ClosedModelError, which names an attribute that is not plain data.
     """
     return _Writer(package).write(model, fresh, "")
 
@@ -51,7 +50,7 @@ class _Writer:
         self._derived = DERIVED.get(package, {})
         self._memory: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
-        # The address of an object is its own only while it lives.
+        # The address of an object is unique only while it lives.
         self._alive: list[Any] = []
 
     def write(self, value: Any, fresh: Any, place: str) -> Any:
@@ -138,7 +137,7 @@ class _Writer:
         if kind in (set, frozenset):
             items = sorted(value) if all(type(item) in (bool, int) for item in value) else []
             if list(value) != list(kind(items)):
-                # What a model does with it may depend on its order, and that of texts differs between processes.
+                # The model may depend on the order of the set, which differs between processes for texts.
                 raise ClosedModelError(f"{place.lstrip('.')} is a set, whose order differs between processes")
             return {TAG: SEQUENCES[kind], "#items": items}
         found = {TAG: SEQUENCES[kind], "#items": self._items(value, fresh, place)}
@@ -224,7 +223,7 @@ class _Writer:
             if name in self._derived:
                 continue
             if isinstance(held, random.Random) and getattr(value, "seed", 0) is None:
-                # Whoever gives no seed draws nothing that matters, or the job would not take the model.
+                # Without a seed no drawn number matters, or the job would not take the model.
                 found[name] = {TAG: "Random", "#state": None}
                 continue
             before = getattr(fresh, name, MISSING) if is_alike else MISSING

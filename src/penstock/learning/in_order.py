@@ -1,4 +1,4 @@
-"""Learning in order: many records of many keys, to the bit as one after the other."""
+"""Learning in order: many records of many keys at once, with the same bits as one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Columns = dict[str, npt.NDArray[Any]]
 
 
 class Learned(NamedTuple):
-    """What records have taught: the keys that have learned, their weights, and the score of each record before it."""
+    """The result of learning: the keys that have learned, their weights, and the score of each record before it."""
 
     keys: npt.NDArray[np.int64]
     weights: Mapping[str, Any]
@@ -125,7 +125,7 @@ class _Models:
         return scores
 
     def learn_in_turn(self, keys: npt.NDArray[np.int64], records: _Columns) -> npt.NDArray[np.float64]:
-        """Let keys learn records in turn, with single numbers, which NumPy computes as it does columns."""
+        """Let keys learn records in turn, with single numbers, for which NumPy computes the same as for columns."""
         scores = np.full(len(keys), np.nan)
         kinds = {name: column.dtype.type for name, column in self.weights.items()}
         held: dict[int, Numbers] = {}

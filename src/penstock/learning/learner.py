@@ -1,4 +1,4 @@
-"""Learners: what a model keeps of the records that it has seen, and what it says about the next one."""
+"""Learners: models whose weights sum up the records seen so far, and score the next one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Numbers: TypeAlias = Mapping[str, Any]
 class Learner:
     """A model that learns from one record at a time. Its weights are numbers with names, which people can read.
 
-    A subclass says which weights it has, and computes element by element, with operators and NumPy's functions, since
+    A subclass declares its weights, and computes element by element, with operators and NumPy's functions, since
     it gets the weights of many keys as columns and those of one key as single numbers:
 
     >>> class Mean(Learner):

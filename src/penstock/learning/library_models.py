@@ -15,7 +15,7 @@ from penstock.learning.record_values import column_values, record_values
 
 __all__ = ["LibraryModels"]
 
-# To read a model from its columns costs about as much as to learn a record.
+# Reading a model from its columns costs about as much as learning a record.
 _MOST_KEPT: Final = 1024
 
 
@@ -33,7 +33,7 @@ class LibraryModels:
         self._kept: dict[int, tuple[Any, Any]] = {}
 
     def model(self, held: Any) -> Any:
-        """Return the model that has these weights, to look at."""
+        """Return the model that has these weights, for inspection."""
         return self._learner.shown(self._model(held))
 
     def score(self, held: Any, record: Any) -> float:

@@ -15,7 +15,7 @@ DOCUMENT: Final = "document"
 
 _MOST_COLUMNS: Final = 64
 _LEAST_INT, _MOST_INT = -(2**63), 2**63 - 1
-# Of these the numbers say how something is made, not what was learned.
+# Numbers under these keys say how something is made, not what was learned.
 _CONSTANTS: Final = ("#shape", "#as", "#most", "#order", "#type", "#name")
 _UNNAMED: Final = ("#values", "#items", "#value", "#pairs", "steps")
 
@@ -27,7 +27,7 @@ class _Leaf(NamedTuple):
 
 
 class ModelColumns:
-    """The columns of models whose documents have the shape of one, which has learned for a while.
+    """The columns of models whose documents have the shape of a sample document, made after some learning.
 
     Without a document, or with one of more than 64 numbers, all models are kept as documents.
     """
@@ -54,7 +54,7 @@ class ModelColumns:
         return dict.fromkeys(self._names) | {DOCUMENT: text}
 
     def join(self, values: Mapping[str, Any]) -> Any:
-        """Return the document of columns. What is null is left out, so that it is as in a fresh model."""
+        """Return the document of columns. Nulls are left out, so those parts are as in a fresh model."""
         text = values[DOCUMENT]
         if text is not None:
             return json.loads(text)

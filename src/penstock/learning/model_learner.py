@@ -19,16 +19,16 @@ __all__ = ["Label", "ModelLearner", "Score"]
 Label = bool | int | float | str
 Score = Callable[[Any, Mapping[str, Any]], float]
 
-# What is stored after this many records of a probe shows whether it has settled.
+# The documents after these numbers of records of a probe show whether the shape has settled.
 _PROBES: Final = (10, 20, 40)
 _TEXTS: Final = ("a", "b", "c")
 
 
 class ModelLearner:
-    """What `River` and `ScikitLearn` share: how a model becomes columns, and a model again.
+    """The base of `River` and `ScikitLearn`: turns a model into columns, and columns into a model.
 
-    The model that is given is code: its constructor's arguments are those of the job in any version. What else its
-    attributes hold after some records was learned, and is state.
+    The model that is given is code: its constructor's arguments are those of the job in any version. Everything else
+    that its attributes hold after some records was learned, and is state.
     """
 
     package: ClassVar[str]
@@ -55,7 +55,7 @@ class ModelLearner:
         if not features or len({*features, *targets}) != len(features) + len(targets):
             raise SchemaError(f"{name} needs the names of different fields, and got {(*features, *targets)}.")
         if not set(texts) <= {*features}:
-            raise SchemaError(f"{name} has texts {tuple(texts)} that are no features.")
+            raise SchemaError(f"{name} has texts={tuple(texts)}, which must be among its features.")
         if classes is not None and (target is None or len(set(classes)) != len(classes) or len(classes) < 2):
             raise SchemaError(f"The classes of {name} are two or more different values of its target.")
         if not type(model).__module__.startswith(f"{self.package}."):
@@ -75,11 +75,11 @@ class ModelLearner:
         raise NotImplementedError
 
     def score_one(self, model: Any, features: Mapping[str, Any]) -> float:
-        """Return what a model says about a record; NaN if it cannot say anything yet."""
+        """Return the score of a record; NaN if the model has none yet."""
         raise NotImplementedError
 
     def shown(self, model: Any) -> Any:
-        """Return a model as its library has it."""
+        """Return a model as the object of its library."""
         return model
 
     # -- state --
@@ -89,7 +89,7 @@ class ModelLearner:
         return self.columns.types()
 
     def document(self, model: Any) -> Any:
-        """Return what a model has learned as JSON. Raises ClosedModelError if it cannot be stored."""
+        """Return the learned parts of a model as JSON. Raises ClosedModelError if they cannot be stored."""
         return write_model(model, self.fresh, self.package)
 
     def write(self, model: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class ModelLearner:
         return read_model(self.columns.join(values), self.fresh, self.package)
 
     def target_of(self, value: Any) -> Any:
-        """Return a target as the model takes it. Raises ValueError if it is none."""
+        """Return a target in the form that the model takes. Raises ValueError if it is not a target."""
         if self.classes is None:
             return value
         for label in self.classes:
@@ -132,7 +132,7 @@ class ModelLearner:
         return ModelColumns(documents[-1] if is_settled else None)
 
     def _probed(self) -> list[Any]:
-        """Return the documents of a model after some records, and after more."""
+        """Return the documents of a model after some records, and after more records."""
         chance = np.random.default_rng(1)
         model, found = self.start(), []
         name = type(self.model).__name__

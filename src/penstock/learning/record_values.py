@@ -48,7 +48,7 @@ def column_numbers(records: Any, names: Sequence[str], count: int) -> Columns:
 def record_values(record: Any, names: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
     """Return the values of a record by name, as Python's own types.
 
-    Raises ValueError where there is none, or one of another type: a text in `texts`, a finite number elsewhere.
+    Raises ValueError for a missing value, or one of another type: a text in `texts`, a finite number elsewhere.
     """
     return {
         name: _check(name, value, is_text=name in texts)

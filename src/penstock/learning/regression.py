@@ -14,7 +14,7 @@ __all__ = ["LinearRegression", "LogisticRegression"]
 
 
 class LinearRegression(Learner):
-    """A number that depends on fields linearly. The score is the number that is expected.
+    """A number that depends linearly on fields. The score is the expected number.
 
     >>> trips = LinearRegression("km", target="minutes", rate=0.1)
     >>> weights = trips.learn(trips.start(), {"km": 1.0, "minutes": 2.0})
@@ -43,7 +43,7 @@ class LinearRegression(Learner):
         return {"count": int, "bias": float, **{f"of_{name}": float for name in self.features}}
 
     def score(self, weights: Numbers, record: Numbers) -> Any:
-        """Return what is expected."""
+        """Return the expected number."""
         return self._linear(weights, record)
 
     def learn(self, weights: Numbers, record: Numbers) -> Numbers:
@@ -62,7 +62,7 @@ class LinearRegression(Learner):
 
 
 class LogisticRegression(LinearRegression):
-    """How likely a field is 1 and not 0, by fields. The score is the probability.
+    """The probability that a field is 1 and not 0, by fields. The score is this probability.
 
     Args:
         features: as for `LinearRegression`.

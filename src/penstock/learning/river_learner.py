@@ -16,7 +16,7 @@ _SAYS: Final = ("score_one", "predict_one", "get")
 
 
 class River(ModelLearner):
-    """A model of River per key: what it has learned is state, in columns with names, without pickle.
+    """A model of River per key. Its learned values are state, in named columns, without pickle.
 
     >>> import penstock as ps
     >>> from river import linear_model, preprocessing
@@ -27,12 +27,12 @@ class River(ModelLearner):
     ...     def process_record(self, record, ctx):
     ...         yield {"line": record.line, "expected": self.minutes.learn(record)}
 
-    The score is that of `score_one` for detectors of anomalies, what is predicted for regressors, for classifiers the
+    The score is that of `score_one` for detectors of anomalies, the prediction for regressors, for classifiers the
     probability of the last class (with more than two classes the place of the predicted one in `classes`), the value
     of a statistic, and NaN for other models, unless `score` computes one.
 
     Args:
-        model: the model as it begins, which must not have learned anything. Give a seed to what takes one.
+        model: the model as it begins, which must not have learned anything. Give a seed to every part that takes one.
         features: the fields of a record that the model gets.
         target: the field that it learns to predict.
         classes: the values of the target of a classifier, by default False and True.
@@ -89,7 +89,7 @@ class River(ModelLearner):
             model.learn_one(dict(features), target)
 
     def score_one(self, model: Any, features: Mapping[str, Any]) -> float:
-        """Return what a model says about a record."""
+        """Return the score of a record."""
         if self.own_score is not None:
             return float(self.own_score(model, features))
         given = dict(features)

@@ -43,10 +43,10 @@ class ScikitLearn(ModelLearner):
     Each call of `partial_fit` gets exactly `batch` records of a key, in their order, wherever micro-batches are cut;
     until then they wait in the state.
 
-    The score is what is predicted for regressors; for classifiers the probability of the last class, or the decision
-    function where there is none (with more than two classes the place of the predicted one in `classes`); the distance
-    to the nearest centre for clusters; the decision function for detectors of outliers; and the length of the
-    transformed record for transformers. `score` may compute another.
+    The score is the prediction for regressors; for classifiers the probability of the last class, or the decision
+    function where there are no probabilities (with more than two classes the place of the predicted one in `classes`);
+    the distance to the nearest centre for clusters; the decision function for detectors of outliers; and the length of
+    the transformed record for transformers. `score` may compute another.
 
     Args:
         estimator: the estimator, not fitted. Give `random_state` a number where there is one.
@@ -88,7 +88,7 @@ class ScikitLearn(ModelLearner):
             classes = (False, True)
         if not is_classifier and classes is not None:
             raise SchemaError(f"{type(estimator).__name__} is not a classifier, so it has no classes.")
-        # Its checks of each call cost more than it learns; the values are checked already.
+        # Its checks in each call cost more than learning; the values are checked already.
         self._relaxed: Final = importlib.import_module("sklearn").config_context
         super().__init__(estimator, features, target, classes=classes, texts=(), score=score)
 
@@ -106,7 +106,7 @@ class ScikitLearn(ModelLearner):
         return model.estimator
 
     def learn_one(self, model: Any, features: Mapping[str, Any], target: Any) -> None:
-        """Let an estimator learn a record with those that wait, or let it wait, too."""
+        """Let an estimator learn a record with those that wait, or let the record wait too."""
         model.waiting.append([float(value) for value in features.values()] + [target])
         if len(model.waiting) < self.batch:
             return
@@ -124,7 +124,7 @@ class ScikitLearn(ModelLearner):
         model.is_fitted = True
 
     def score_one(self, model: Any, features: Mapping[str, Any]) -> float:
-        """Return what an estimator says about a record."""
+        """Return the score of a record."""
         if not model.is_fitted:
             return float("nan")
         if self.own_score is not None:
@@ -153,7 +153,7 @@ class ScikitLearn(ModelLearner):
         return {**super().weight_types(), **({_WAITING: str} if self.batch > 1 else {})}
 
     def document(self, model: Any) -> Any:
-        """Return what an estimator has learned as JSON, without the records that wait."""
+        """Return the learned parts of an estimator as JSON, without the records that wait."""
         return write_model(model.estimator, self.fresh.estimator, self.package)
 
     def write(self, model: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Running statistics: moments, covariance, exponential means and histograms of what records say."""
+"""Running statistics: moments, covariance, exponential means and histograms of the fields of records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ExponentialMean(Learner):
 
     Args:
         feature: the field.
-        share: how much of the mean the newest value makes up, above 0 and up to 1.
+        share: the weight of the newest value in the mean, above 0 and up to 1.
 
     """
 
@@ -92,13 +92,13 @@ class ExponentialMean(Learner):
 class Covariance(Learner):
     """The means of several fields, and how these vary together.
 
-    The score is the distance of Mahalanobis: how unusual the values are together, in standard deviations. It is 0
+    The score is the Mahalanobis distance: how unusual the values are together, in standard deviations. It is 0
     until there are two records more than fields.
 
     Args:
         features: the fields, at most 30.
-        ridge: what is added to each variance, and this share of it, so that fields that never vary, or always together,
-            have a distance, too.
+        ridge: added to each variance, with this share of it, so that fields that never vary, or always together, have a
+            distance too.
 
     """
 
@@ -134,14 +134,14 @@ class Covariance(Learner):
         return {"count": count, **found}
 
     def score(self, weights: Numbers, record: Numbers) -> Any:
-        """Return the distance of Mahalanobis."""
+        """Return the Mahalanobis distance."""
         distances = [record[name] - weights[f"mean_{name}"] for name in self.features]
         is_known = weights["count"] >= len(self.features) + 2
         by_number = np.maximum(weights["count"] - 1, 1)
         variances: dict[tuple[int, int], Any] = {}
         for (i, one), (j, other) in itertools.combinations_with_replacement(enumerate(self.features), 2):
             variance = weights[f"product_{one}_{other}"] / by_number
-            # In proportion, too, or fields that always vary together would be lost in rounding.
+            # The ridge is also proportional, or rounding would lose fields that always vary together.
             variances[j, i] = variance * (1 + self.ridge) + self.ridge if i == j else variance
         few = len(self.features) <= _MOST_ELIMINATED
         squared = (
@@ -151,7 +151,7 @@ class Covariance(Learner):
 
 
 def _eliminated(variances: dict[tuple[int, int], Any], distances: list[Any], least: float) -> Any:
-    """Return the squared distance of Mahalanobis, by LDL decomposition element by element."""
+    """Return the squared Mahalanobis distance, by LDL decomposition element by element."""
     pivots: list[Any] = []
     solved: list[Any] = []
     factors: dict[tuple[int, int], Any] = {}
@@ -174,12 +174,12 @@ def _eliminated(variances: dict[tuple[int, int], Any], distances: list[Any], lea
 
 
 def _solved(variances: dict[tuple[int, int], Any], distances: list[Any], is_known: Any) -> Any:
-    """Return the squared distance of Mahalanobis, by LAPACK."""
+    """Return the squared Mahalanobis distance, by LAPACK."""
     size, count = len(distances), np.size(distances[0])
     matrix = np.empty((count, size, size))
     for (i, j), variance in variances.items():
         matrix[:, i, j] = matrix[:, j, i] = variance
-    # That of a model that is not known yet may have no inverse.
+    # The covariance of a model without enough records may have no inverse.
     matrix[~np.atleast_1d(is_known)] = np.eye(size)
     distance = np.stack([np.atleast_1d(one) for one in distances], axis=1)
     found = np.linalg.solve(matrix, distance[:, :, None])[:, :, 0]

@@ -15,8 +15,7 @@ from penstock.errors import ExternalSystemError
 
 __all__ = ["find_or_install"]
 
-# What one process installs is not whole for others until it is done, and Debian's tools refuse to work beside each
-# other.
+# A package is incomplete for other processes until it is installed, and Debian's tools refuse to run at the same time.
 _LOCK: Final = Path(tempfile.gettempdir()) / "penstock-apt.lock"
 
 _Found = TypeVar("_Found")
@@ -42,11 +41,11 @@ def find_or_install(find: Callable[[], _Found | None], package: str, what: str) 
 
 
 def _install(package: str) -> str:
-    """Install a package, and return what is said of errors."""
+    """Install a package, and return the messages about errors."""
     install = f"apt-get -qq update; apt-get -qq install -y --no-install-recommends {package}"
     installed = subprocess.run(
         ["sh", "-c", install],
-        # Nobody is there to answer questions.
+        # There is no user to answer questions.
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -132,7 +132,7 @@ class KafkaBroker:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] = _NO_CONFIG) -> None:
-        """Create a topic with these settings of its own, and wait until it exists.
+        """Create a topic with these settings, and wait until it exists.
 
         Raises BrokerStartError when it does not appear within 60 s.
         """

@@ -105,7 +105,7 @@ class LocalServer:
     ) -> None:
         """Start a process, and wait until it answers. Raises ExternalSystemError when it does not within 90 s."""
         with self._log.open("ab") as log:
-            # A session of its own, so that signals reach its children too, and Ctrl-C does not.
+            # A separate session, so that our signals reach its children too, and Ctrl-C does not.
             self._process = subprocess.Popen(
                 command,
                 env=environment,

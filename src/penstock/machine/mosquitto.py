@@ -20,7 +20,7 @@ class LocalMosquitto(LocalServer):
 
     Args:
         folder: where it keeps them.
-        settings: further lines of its configuration, with `{port}`; without any it lets everybody in.
+        settings: further lines of its configuration, with `{port}`; without any, it admits everybody.
 
     """
 

@@ -1,4 +1,4 @@
-"""The priority of a process: let others have the cores first where both want them."""
+"""The priority of a process: let other processes have the cores first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def yield_process() -> None:
 
 
 def continue_yielding() -> None:
-    """Go on in a child in a session of its own with the lowest priority.
+    """Continue in a child process with a separate session and the lowest priority.
 
     This process waits for the child, passes signals on to it, and exits as it does.
     """

@@ -34,7 +34,7 @@ _UNUSED: Final = tuple(
 
 
 def quick_spark_home(home: Path) -> Path:
-    """Return a folder that has all of Spark's, with the bytecode of PySpark's modules next to their source.
+    """Return a folder with all of Spark's files, and the bytecode of PySpark's modules next to their source.
 
     About ten Python processes start on the driver's machine before the first result. Spark puts its own zip of PySpark
     at the front of their import path. It has no bytecode, and Python keeps none of what it imports from a zip, so each
@@ -80,7 +80,7 @@ def _link_entries(source: Path, target: Path, besides: str) -> None:
 
 
 def _add_bytecode(source: Path, target: Path, folder: Path) -> None:
-    """Copy a zip of modules, and add their bytecode, which is good whatever their time. `folder` is for its files."""
+    """Copy a zip of modules, and add bytecode that is valid whatever their times. `folder` is for its files."""
     shutil.copyfile(source, target)
     with zipfile.ZipFile(target, "a", zipfile.ZIP_DEFLATED) as archive:
         for name in archive.namelist():

@@ -54,7 +54,7 @@ Mode: TypeAlias = Literal["micro-batches", "real time"]
 
 
 def mode_of(checkpoint_interval_ms: int) -> Mode:
-    """Return how a job with this checkpoint interval runs."""
+    """Return the mode of a job with this checkpoint interval."""
     return "real time" if checkpoint_interval_ms else "micro-batches"
 
 
@@ -71,7 +71,7 @@ class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StepBatchMetrics(msgspec.Struct, frozen=True):
-    """A step in one micro-batch: what it processed, and what it stores afterwards.
+    """A step in one micro-batch: the records that it processed, and the state that it has afterwards.
 
     `skew` is the number of records of the slot with the most, divided by the mean over all slots: 1 if all had the
     same number, None if there were none. `key_skew` is the same for keys. `state_bytes` is the size of the stored
@@ -91,10 +91,10 @@ class StepBatchMetrics(msgspec.Struct, frozen=True):
 
 
 class ModelMetrics(msgspec.Struct, frozen=True):
-    """A version of a model after a micro-batch: what it has scored within the window of its policy.
+    """A version of a model after a micro-batch: its figures within the window of its policy.
 
-    `agreement` is the share of records that a shadow scored as the version that serves, `drift` the population
-    stability index and `ks` the statistic of Kolmogorov and Smirnov of its scores. `ms` is the time for 1,000 records,
+    `agreement` is the share of records that a shadow scored like the serving version, `drift` the population
+    stability index and `ks` the Kolmogorov-Smirnov statistic of its scores. `ms` is the time for 1,000 records,
     `p99_ms` that of 99 in 100 calls. All are None where nothing is known.
     """
 
@@ -176,7 +176,7 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> Mode:
-        """How the job ran."""
+        """The mode in which the job ran."""
         return mode_of(self.checkpoint_interval_ms)
 
     @property

@@ -198,7 +198,7 @@ METRICS: Final = (
     ),
     _of_version(
         "penstock_model_ks",
-        "The statistic of Kolmogorov and Smirnov of the scores of a version, within the window of the policy.",
+        "The Kolmogorov-Smirnov statistic of the scores of a version, within the window of the policy.",
         lambda model: model.ks,
     ),
     _of_version(

@@ -86,7 +86,7 @@ class Latency(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.longest_s
 
     def plus(self, other: Latency) -> Self:
-        """Return both together."""
+        """Return the sum of both."""
         counts = itertools.zip_longest(self.counts, other.counts, fillvalue=0)
         return type(self)(
             tuple(one + more for one, more in counts),
@@ -120,7 +120,7 @@ class LatencyCounter:
     def add(self, points: Iterable[tuple[int, int]], now_ms: float) -> None:
         """Add outputs at a time, by the times of the records that caused them, in milliseconds since 1970.
 
-        A record of the future, which a clock that is ahead gives, counts as one of now.
+        A record from the future, as from a clock that is ahead, counts as one of the present.
         """
         for time_ms, outputs in points:
             latency_ms = max(0.0, now_ms - time_ms)
@@ -130,7 +130,7 @@ class LatencyCounter:
 
     @property
     def latency(self) -> Latency:
-        """What was added."""
+        """The latency of all added outputs."""
         end = len(self._counts)
         while end and not self._counts[end - 1]:
             end -= 1

@@ -20,7 +20,7 @@ _REQUEST_S: Final = 10.0
 
 
 class MetricsServer:
-    """A server of what `content` returns, in its own threads; a context manager.
+    """A server of the text that `content` returns, in its own threads; a context manager.
 
     Entering it raises ExternalSystemError when it cannot listen at the address.
     """

@@ -61,7 +61,7 @@ class SourceTimes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def spread(self, outputs: int) -> list[tuple[int, int]]:
         """Attribute a number of outputs to these records, evenly; return times with their numbers of outputs.
 
-        Nobody knows which of the records that were processed together caused which output.
+        It is unknown which of the records that were processed together caused which output.
         """
         if len(self.times_ms) == 1:
             return [(self.times_ms[0], outputs)]
@@ -70,7 +70,7 @@ class SourceTimes(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class TimesRead(msgspec.Struct, array_like=True, frozen=True):
-    """What a reader of a micro-batch tells of the times in its stream.
+    """The report of a reader on the times of its stream in a micro-batch.
 
     `newest_ms` has the time of the last record of each partition, for sources whose records have times.
     """

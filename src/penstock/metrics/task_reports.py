@@ -41,7 +41,8 @@ class SlotTime(msgspec.Struct, array_like=True, frozen=True):
     """The time that a slot has used in an interval, in seconds.
 
     `reading_s` is the processor time of its readers, which work beside it. The others are parts of its own time:
-    `rounds_s` ran steps, `sinks_s` wrote to sinks, `storing_s` stored the state at the end. The rest it waited.
+    `rounds_s` ran steps, `sinks_s` wrote to sinks, `storing_s` stored the state at the end. The rest of the time it
+    waited.
     """
 
     reading_s: float = 0.0
@@ -56,7 +57,7 @@ class SlotTime(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WaitedFor(msgspec.Struct, array_like=True, frozen=True):
-    """How long the oldest of what waits has been waiting at most, in seconds; None if unknown."""
+    """The longest time that the oldest waiting record may have waited, in seconds; None if unknown."""
 
     seconds: float | None
 

@@ -26,7 +26,7 @@ _Arrays = dict[str, npt.NDArray[Any]]
 
 
 class _Race:
-    """One call of all models, each in a thread; what comes after the decision is for the statistics only."""
+    """One call of all models, each in a thread; answers after the decision count only in the statistics."""
 
     def __init__(self) -> None:
         self.answered: Final[queue.SimpleQueue[tuple[int, BoundModel, Answer | Exception]]] = (
@@ -87,7 +87,7 @@ _late: Final = _Late()
 
 
 class BoundGroup(ModelGroup):
-    """A group at run time. `models` are its models there, and `kept` the answers that repeated work takes again."""
+    """A group at run time. `models` are its models at run time, and `kept` the answers that repeated work reuses."""
 
     def __init__(self, declared: ModelGroup, models: Sequence[BoundModel], kept: KeptAnswers) -> None:
         super().__init__(*models, decide=declared.decide)
@@ -108,7 +108,7 @@ class BoundGroup(ModelGroup):
             return Score(values, self.name, versions[0].as_py())
         return Scores(columns, self.name, lambda: versions)
 
-    # -- who answers --
+    # -- the models that answer --
 
     def _answers(self, inputs: Any, ctx: Any, rows: Any) -> dict[int, Answer]:
         """Return the answers that count, in the order in which they are preferred."""
@@ -119,7 +119,7 @@ class BoundGroup(ModelGroup):
             answers = self._race(inputs, ctx, rows)
         else:
             answers = {place: self._answer(place, inputs, ctx, rows) for place in taken}
-        answers = self._in_order(answers)
+        answers = self._order_answers(answers)
         self._kept.note(self.name, list(answers))
         return answers
 
@@ -137,7 +137,7 @@ class BoundGroup(ModelGroup):
         race = _Race()
         ends_s = None if self.deadline_s is None else time.monotonic() + self.deadline_s
         for place, model in enumerate(self._bound):
-            # All are too slow for this work: then it waits for all.
+            # If all are too slow, this work waits for all.
             if place not in busy or len(busy) == len(self._bound):
                 race.start(place, model.detached(), inputs, ctx, rows)
         answers: dict[int, Answer] = {}
@@ -159,15 +159,15 @@ class BoundGroup(ModelGroup):
             _late.add(name, race)
         return answers
 
-    def _in_order(self, answers: dict[int, Answer]) -> dict[int, Answer]:
-        """Note which models are late, and return the answers, best first unless the first one counts."""
+    def _order_answers(self, answers: dict[int, Answer]) -> dict[int, Answer]:
+        """Note which models are late, and return the answers: best model first, unless the first answer counts."""
         count = len(next(iter(answers.values())).by)
         for place, model in enumerate(self._bound):
             if place not in answers and self.decide != "first":
                 model.tally.add(model.serving or "", "late", count)
         return answers if self.decide == "first" else dict(sorted(answers.items()))
 
-    # -- which answer counts --
+    # -- the answer that counts --
 
     def _pick(self, answers: dict[int, Answer], count: int) -> tuple[_Arrays, pa.StringArray]:
         """Return for each record the score of the first answer that has one."""
@@ -233,7 +233,7 @@ def _median(votes: npt.NDArray[Any], has: npt.NDArray[np.bool_]) -> npt.NDArray[
 
 
 def _most_frequent(votes: npt.NDArray[Any], has: npt.NDArray[np.bool_], dtype: Any) -> npt.NDArray[Any]:
-    """Return the most frequent value of each column; of as frequent ones the first."""
+    """Return the most frequent value of each column; the first of equally frequent ones."""
     frequent = np.array([((votes == vote) & has).sum(axis=0) for vote in votes])
     best = np.where(has, frequent, 0).argmax(axis=0)
     found: npt.NDArray[Any] = votes[best, np.arange(votes.shape[1])]

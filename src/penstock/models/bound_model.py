@@ -33,7 +33,7 @@ from penstock.state.undo import undo_of
 
 __all__ = ["BoundModel", "ModelPlace"]
 
-# Versions are chosen for keys without records as well, unless these are this many times as numerous.
+# Versions are chosen for all keys, unless there are more than this many times as many keys as records.
 _MANY: Final = 4
 # A call that takes this many times its budget is slow.
 _SLOW: Final = 10
@@ -43,7 +43,7 @@ _Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Where the models of a step are: the library of the job, and the type of the step's keys.
+    """The place of the models of a step: the library of the job, and the type of the step's keys.
 
     If `watched`, a call that hangs ends this process.
     """
@@ -61,7 +61,7 @@ class ModelPlace:
 
 @dataclass
 class _Scored:
-    """What a version has made of some records: their scores, which of them have none, and why."""
+    """The result of a version for some records: their scores, the records without one, and the reason."""
 
     columns: _Arrays
     bad: npt.NDArray[np.bool_]
@@ -192,7 +192,7 @@ class BoundModel(Model):
         return Scores(found.columns, self.model, found.version_texts)
 
     def detached(self) -> Self:
-        """Return a copy with a tally of its own, which another thread may use, and whose answers may have gaps."""
+        """Return a copy with a separate tally, which another thread may use, and whose answers may have gaps."""
         found = copy.copy(self)
         vars(found)["tally"] = Tally([])
         found.may_miss = True
@@ -230,7 +230,7 @@ class BoundModel(Model):
     def _versions_of(
         self, keys: pa.Array, indices: npt.NDArray[np.int64]
     ) -> tuple[list[str | None], npt.NDArray[np.intp]]:
-        """Return the versions that score, and the place of each record's among them."""
+        """Return the versions that score, and for each record the place of its version among them."""
         choice = self._chosen()
         if not choice.is_by_key or keys.null_count:
             return [choice.serving], np.zeros(len(indices), np.intp)
@@ -242,7 +242,7 @@ class BoundModel(Model):
     def _score(
         self, columns: _Arrays, names: Sequence[str | None], codes: npt.NDArray[np.intp]
     ) -> tuple[_Arrays, list[str | None], npt.NDArray[np.intp]]:
-        """Return the scores of records, the versions that made them, and the place of each one's among these."""
+        """Return the scores of records, the versions that made them, and for each record the place of its version."""
         count = len(codes)
         choice = self._chosen()
         is_alone = not choice.shadows and choice.canary is None and not self._suspended
@@ -273,7 +273,7 @@ class BoundModel(Model):
         name: str | None,
         rows: npt.NDArray[np.intp],
     ) -> None:
-        """Score some rows with a version, and those for which it fails with the version before it."""
+        """Score some rows with a version; those for which it fails, with the version before it."""
         if not len(rows):
             return
         if name is None:
@@ -320,7 +320,7 @@ class BoundModel(Model):
         self._score_rows(found, by, known, columns, before, rows)
 
     def _run(self, name: str, columns: _Arrays, count: int) -> _Scored:
-        """Let a version score records. If it raises, halve them until those for which it does are found."""
+        """Let a version score records. If it raises, halve them until the failing ones are found."""
         if not count:
             return _Scored(self._empty(0), np.zeros(0, np.bool_))
         predictor = self._predictor(name)
@@ -345,7 +345,7 @@ class BoundModel(Model):
         return _Scored(joined, np.concatenate([first.bad, last.bad]), first.reason or last.reason)
 
     def _suspension(self, name: str) -> Suspension:
-        """Return how a version would be suspended from now on."""
+        """Return the suspension that a call of this version would get if it hung."""
         return Suspension(
             self.place.step,
             self.model,
@@ -363,7 +363,7 @@ class BoundModel(Model):
             self.tally.add(name, "slow", count)
 
     def _compare(self, shadow: str, columns: _Arrays, found: _Arrays) -> None:
-        """Let a shadow score the same records, and count where it agrees."""
+        """Let a shadow score the same records, and count how often it agrees."""
         count = len(next(iter(found.values())))
         scored = self._run(shadow, columns, count)
         agrees = ~scored.bad

@@ -31,7 +31,7 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True)
 class CallLimits:
-    """What a call may take: its time, and the memory by which the process grows meanwhile."""
+    """The limits of a call: its time, and the memory by which the process grows meanwhile."""
 
     time_s: float
     memory_bytes: int
@@ -39,7 +39,7 @@ class CallLimits:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call at work: how to suspend its version, when it began, and the memory of the process then."""
+    """A running call: how to suspend its version, when it began, and the memory of the process at that time."""
 
     library: LibraryPlace
     suspension: Suspension
@@ -71,7 +71,7 @@ class CallWatch:
             self._has_calls.set()
 
     def done(self) -> None:
-        """Watch the call of this thread no more."""
+        """Stop watching the call of this thread."""
         self._calls.pop(threading.get_ident(), None)
 
     def _watch(self) -> None:
@@ -91,7 +91,7 @@ class CallWatch:
             return
         now_bytes = _memory_bytes()
         if not call.memory_bytes:
-            # What it took before it was first looked at does not count.
+            # Memory that it took before the first look does not count.
             if self._calls.get(thread) is call:
                 self._calls[thread] = replace(call, memory_bytes=now_bytes)
             return

@@ -26,10 +26,10 @@ _ALL: Final = 1 << 64
 
 @dataclass(frozen=True)
 class Choice:
-    """The versions of a model that score at a cut: for which keys, beside, and where another one cannot.
+    """The versions of a model that score at a cut: by key, in the shadow, and as a fallback.
 
-    `share` is the share of the keys that `canary` serves, `pins` has the pinned keys as text, and `before` the version
-    that scores where one cannot.
+    `share` is the share of the keys that `canary` serves, `pins` has the pinned keys as text, and `before` is the
+    version that scores when another one cannot.
     """
 
     model: str
@@ -93,7 +93,7 @@ class Choice:
         return [self.chosen[place] for place in self.places_of(keys).tolist()]
 
     def _in_canary(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
-        """Return which keys the canary has. A larger share has the keys of a smaller one, too.
+        """Return which keys the canary has. A larger share includes the keys of a smaller one.
 
         The hash that decides on key groups is mixed with the name of the model, so that the share is one of every key
         group, and models differ in the keys that they choose.

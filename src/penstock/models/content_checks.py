@@ -24,7 +24,7 @@ _COMPRESSED: Final = {
     b"x\x9c": "zlib",
     b"x\xda": "zlib",
 }
-# A member that unpacks to more than this many times its size is made to fill the memory.
+# A member that unpacks to more than this many times its size may be meant to fill the memory.
 _MAX_RATIO: Final = 1000
 _MAX_MEMBERS: Final = 100_000
 _PICKLE: Final = (

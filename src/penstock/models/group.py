@@ -18,7 +18,7 @@ Decide: TypeAlias = Literal["best", "vote", "first"]
 
 
 class ModelGroup:
-    """Several models of a step that all score, and what decides between their scores.
+    """Several models of a step that all score, and a rule that decides between their scores.
 
     Declare it in the body of a process function, after its models:
 
@@ -37,8 +37,8 @@ class ModelGroup:
     Args:
         models: at least two models with the same output, in the order of their quality, best first.
         decide: `best` takes the score of the first model in their order. `vote` takes the median of numbers, and of
-            other values the most frequent; of as frequent ones that of the better model. `first` takes the score that
-            was there first.
+            other values the most frequent; of equally frequent ones, that of the better model. `first` takes the
+            score that arrived first.
         deadline: how long to wait for the answers to a batch or record. Those that come later count as late, and if
             none is there, the next one is taken. Without a deadline, all are waited for.
 
@@ -57,7 +57,7 @@ class ModelGroup:
 
     @property
     def is_timed(self) -> bool:
-        """Whether time decides: what was chosen must then be kept for replays."""
+        """Whether time decides: the choice must then be kept for replays."""
         return self.decide == "first" or self.deadline_s is not None
 
     def check(self) -> None:

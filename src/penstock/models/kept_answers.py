@@ -1,9 +1,9 @@
 """Kept answers: the answers that steps took from outside, kept beside the checkpoint so that a replay takes the same.
 
-That is which models of a group have answered in time, and the rows that lookups have found. The world outside decides
-in the first attempt only. A slot writes what it took in a micro-batch, or in an interval, before its work counts; when
-the same work is repeated, it reads that. Names are `STEP/GROUP/KEYGROUP-TIME.json`, in the folder `answers` of the
-library or of the checkpoint's store, and the newest of each slot are kept.
+They say which models of a group have answered in time, and which rows lookups have found. Only the first attempt asks
+the outside world. A slot writes what it took in a micro-batch, or in an interval, before its work counts; when the same
+work is repeated, it reads that. Names are `STEP/GROUP/KEYGROUP-TIME.json`, in the folder `answers` of the library or of
+the checkpoint's store, and the newest of each slot are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.models.suspensions import SlotSuspensions
 
 __all__ = ["LOOKUPS", "KeptAnswers", "SlotAnswers"]
 
-# More than a job repeats: Spark keeps 100 micro-batches, and a run repeats the last one or two.
+# More than a job can repeat: Spark keeps 100 micro-batches, and a run repeats the last one or two.
 _MAX_FILES: Final = 200
 # Rows of tables are large.
 _MAX_LARGE_FILES: Final = 8
@@ -65,7 +65,7 @@ class SlotAnswers:
         if self._place is None:
             return None
         names = [name for name in self._names(group) if _time_of(name) <= now_ms]
-        content = _content(self._place, names[-1]).get(now_ms) if names else None
+        content = _read_answers(self._place, names[-1]).get(now_ms) if names else None
         return None if content is None else msgspec.json.decode(content, type=list[list[Any]])
 
     def add(self, run: KeptAnswers) -> None:
@@ -74,7 +74,7 @@ class SlotAnswers:
             self._found.setdefault(group, {}).setdefault(run.now_ms, []).extend(calls)
 
     def write(self) -> None:
-        """Write what was added; it is durable when this returns. Repeated work writes nothing.
+        """Write the added answers; they are durable when this returns. Repeated work writes nothing.
 
         Raises CheckpointError if another attempt has done the same work with other answers meanwhile, OSError, and
         ExternalSystemError.
@@ -141,8 +141,8 @@ class KeptAnswers:
 
 
 @functools.lru_cache(maxsize=16)
-def _content(place: LibraryPlace, name: str) -> dict[int, msgspec.Raw]:
-    """Read a file, which never changes: most often that of earlier work, of which nothing is needed."""
+def _read_answers(place: LibraryPlace, name: str) -> dict[int, msgspec.Raw]:
+    """Read a file, which never changes; usually it is of earlier work and has nothing that is needed."""
     found = place.find(name)
     if found is None:
         raise FileNotFoundError(f"{place.shown}/{name}")

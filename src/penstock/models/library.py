@@ -59,7 +59,7 @@ _SHA256: Final = re.compile("[0-9a-f]{64}$")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What a version refers to: the step that declares the model, and the order that loads it."""
+    """The reference of a version: the step that declares the model, and the order that loads it."""
 
     step: str
     order: LoadModel
@@ -70,7 +70,7 @@ class ModelLibrary:
     """The library in a place. Models come from allowed places, up to a size.
 
     With `isolated` they are examined in processes of their own. With `beside` only the driver fetches and examines
-    them, and whoever asks for one that is not examined yet gets an answer at once.
+    them, and a request for one that is not examined yet is answered at once.
     """
 
     place: LibraryPlace
@@ -80,7 +80,7 @@ class ModelLibrary:
     beside: bool = False
 
     def check(self, step: str, order: Any, spec: ModelSpec) -> None:
-        """Do what an order needs of the library, before slots see it. Raises as `note` and `fetch` do.
+        """Prepare the library for an order, before slots see it. Raises the errors of `note` and `fetch`.
 
         A version is noted when it is loaded. When it is validated, it must have been examined beside the job, or is
         fetched and examined now. Where a version is to score, its content must be there.
@@ -102,7 +102,7 @@ class ModelLibrary:
             self.check_intact(reference.order.sha256)
 
     def note(self, step: str, order: LoadModel) -> None:
-        """Note what a version refers to, and ask the driver to examine it.
+        """Note the reference of a version, and ask the driver to examine it.
 
         Raises ModelRefusedError for a version that refers to something else already, and PlaceRefusedError for a place
         that is not allowed.
@@ -121,7 +121,7 @@ class ModelLibrary:
         self._ask(reference)
 
     def reference(self, step: str, model: str, version: str) -> Reference:
-        """Return what a version refers to. Raises ModelRefusedError if it was never loaded."""
+        """Return the reference of a version. Raises ModelRefusedError if it was never loaded."""
         found = self.place.find(_version_name(_VERSIONS, step, model, version))
         if found is None:
             raise ModelRefusedError(f"the model {model!r} has no version {version!r}; send load-model first")
@@ -144,7 +144,7 @@ class ModelLibrary:
         self.place.keep_first(_name_of(reference, ASKED), b"")
 
     def _found_beside(self, reference: Reference, spec: ModelSpec) -> Findings:
-        """Return what the driver has found on a version. If there is nothing, ask it, and raise ModelRefusedError."""
+        """Return the driver's findings on a version. If there are none, ask for them, and raise ModelRefusedError."""
         found = self.findings(reference, spec)
         if found is not None:
             return found
@@ -173,11 +173,12 @@ class ModelLibrary:
         try:
             content = self.allowed.content(order.uri, self.max_bytes)
         except ExternalSystemError as e:
-            # Not the place of the library, which is a failure of the job.
+            # Only errors of the model's place: an error of the library's place is a failure of the job.
             raise ModelRefusedError(str(e)) from e
         if hashlib.sha256(content).hexdigest() != order.sha256:
             raise ModelRefusedError(
-                f"the content of {order.uri!r} has not the SHA-256 {order.sha256}: it was changed or is another file"
+                f"the content of {order.uri!r} does not have the SHA-256 {order.sha256}: "
+                "it was changed or is another file"
             )
         self.place.put(order.sha256, content)
 
@@ -216,7 +217,7 @@ class ModelLibrary:
             )
 
     def examine(self, reference: Reference, spec: ModelSpec) -> Findings:
-        """Fetch and examine a version, or return what an earlier examination has found. Raises as `fetch` does.
+        """Fetch and examine a version, or return the findings of an earlier examination. Raises as `fetch` does.
 
         The findings of a model that is refused have the reason.
         """
@@ -242,7 +243,7 @@ class ModelLibrary:
         return msgspec.json.decode(kept, type=Findings)
 
     def findings(self, reference: Reference, spec: ModelSpec) -> Findings | None:
-        """Return what an examination has found; None without one, or if the content of a good version is not there.
+        """Return the findings of an examination; None without one, or if the content of a good version is missing.
 
         The content was removed if the version was, and is needed again once it has come back.
         """

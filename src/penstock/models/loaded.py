@@ -35,7 +35,7 @@ class _Loading:
 
 
 class LoadedModels:
-    """The models that a worker has loaded: those that steps need, and some more that were used last.
+    """The models that a worker has loaded: those that steps need, and some recently used ones.
 
     A model that a later cut may need is loaded in a thread beside the work, so that the cut does not wait.
     """
@@ -58,7 +58,7 @@ class LoadedModels:
         return loading.predictor
 
     def need(self, owner: Hashable, versions: Iterable[ModelVersion], spec: ModelSpec) -> None:
-        """Keep what an owner, the model of a step, needs from now on, however much others use."""
+        """Keep the versions that an owner, the model of a step, needs from now on, whatever other owners use."""
         names = frozenset(_name_of(version, spec) for version in versions)
         with self._lock:
             self._needed[owner] = names
@@ -86,7 +86,7 @@ class LoadedModels:
             return loading, True
 
     def _drop(self, but: _Name) -> None:
-        """Drop what no owner needs beyond the limit, what was used least recently first."""
+        """Drop models beyond the limit that no owner needs, the least recently used first."""
         needed = frozenset[_Name]().union(*self._needed.values())
         others = [name for name in self._kept if name not in needed and name != but]
         for name in others[: max(0, len(others) - self._max_more)]:
@@ -126,7 +126,7 @@ def _content(place: ReadPlace, version: ModelVersion) -> bytes:
         return hashlib.sha256(content).hexdigest()
 
     try:
-        # The command that lets it score asks for the same, and a large file takes long.
+        # The command that lets it score checks this too, and a large file takes long.
         is_intact = intact_contents.is_intact(place.identity(version.sha256), version.sha256, read)
         if is_intact and not content:
             read()

@@ -66,14 +66,14 @@ class Model(BroadcastState[str, ModelVersion]):
             scikit-learn, NumPy and SciPy.
         budget: the longest time for 1,000 records on the machine that validates a version; without it, any. While a
             version scores, records of calls that take more than ten times as long count as slow.
-        policy: when versions are promoted or rolled back by themselves, see `ModelPolicy`. It is a setting of the step,
+        policy: when versions are promoted or rolled back automatically, see `ModelPolicy`. It is a setting of the step,
             named after the model: `fraud-policy`.
         timeout: the longest time that a call may take while a version scores, at least a second. One that takes longer
-            hangs: its worker ends, and what it worked on is repeated with the version before.
-        memory_mb: by how many MiB a worker may grow during a call; beyond that, the same.
+            hangs: its worker ends, and its work is repeated with the version before.
+        memory_mb: by how many MiB a worker may grow during a call; a call beyond that is treated likewise.
         default: the output while no version serves: a value, or a mapping for several output columns. Without it, such
             records become dead letters.
-        tolerance: up to which difference two versions agree on a number.
+        tolerance: the difference up to which two versions agree on a number.
         allow_nan: whether a score may be infinite or not a number. Otherwise the version before scores the record.
         renamed_from: as for `ValueState`.
 

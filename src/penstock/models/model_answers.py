@@ -36,7 +36,7 @@ class Answer:
 
 
 def is_record(ctx: BatchPlace | RecordPlace) -> TypeGuard[RecordPlace]:
-    """Return whether a context is that of a single record. Quicker than to ask for the protocol."""
+    """Return whether a context is that of a single record. Faster than a check of the protocol."""
     return getattr(ctx, "key_indices", None) is None
 
 

@@ -1,4 +1,4 @@
-"""Examination: try a model before any record depends on it, in a process of its own with limited time and memory."""
+"""Examination: try a model before any record depends on it, in a separate process with limited time and memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MEMORY_BYTES: Final = 2 << 30
 # Reading a model and building it takes several times its size.
 _MEMORY_FACTOR: Final = 6
 _REFUSED: Final = 3
-# At low priority before the libraries are imported, which takes more time than most models do.
+# At low priority before the libraries are imported, since the import takes longer than most models.
 _PROGRAM: Final = """
 import os, sys
 os.nice(10)
@@ -42,7 +42,7 @@ sys.exit(main())
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What the examination of a model has found: why it is refused, or how long 1,000 records took."""
+    """The findings of an examination: why the model is refused, or how long 1,000 records took."""
 
     refusal: str = ""
     records: int = 0
@@ -157,7 +157,7 @@ def _check_sample(predictor: Predictor, spec: ModelSpec, sample: Sample) -> None
             differs = np.flatnonzero(~_agree(found[name], values, sample.tolerance))
         except (TypeError, ValueError, OverflowError) as e:
             raise ModelRefusedError(
-                f"the sample expects values of {name!r} that are no numbers: {e}"
+                f"the sample expects values of {name!r} that are not numbers: {e}"
             ) from None
         if len(differs):
             row = int(differs[0])

@@ -19,10 +19,10 @@ _CLOCKS: Final = ("processing", "event")
 
 @dataclass(frozen=True)
 class ModelPolicy:
-    """When versions of a model are promoted or rolled back by themselves.
+    """When versions of a model are promoted or rolled back automatically.
 
-    All bounds apply to what a version has scored within the window in its present status. A bound that is None does not
-    count. If one is exceeded, the version is rolled back; a shadow or canary within all of them may be promoted.
+    All bounds apply to the scores of a version within the window in its present status. A bound that is None is
+    ignored. If one is exceeded, the version is rolled back; a shadow or canary within all of them may be promoted.
 
     >>> careful = ModelPolicy(promote_records=10_000, min_agreement=0.95, max_failures=0.01)
     >>> careful.window, careful.roll_back_records
@@ -30,7 +30,7 @@ class ModelPolicy:
 
     Args:
         window: how far back it looks, as a duration such as `"10m"`.
-        time: by what: `"processing"`, the clock of the job, or `"event"`, the watermark of the step. By event time, the
+        time: the clock: `"processing"`, that of the job, or `"event"`, the watermark of the step. By event time, the
             scores of a micro-batch or interval belong to the watermark that the step has reached at its end; those
             before the first watermark do not count. A job that reads old records, or repeats them, then decides as it
             would have when they were new.
@@ -42,7 +42,7 @@ class ModelPolicy:
         max_slow: the largest share of records that took more than ten times the `budget` of the model.
         max_drift: the largest population stability index of its scores, against those of the version that serves. For
             that one, against those of the version that served before.
-        max_ks: the same for the statistic of Kolmogorov and Smirnov, up to 1.
+        max_ks: the same for the Kolmogorov-Smirnov statistic, up to 1.
         max_ms: the longest mean time for 1,000 records, in milliseconds.
         max_p99_ms: the longest time, in milliseconds, of 99 in 100 calls; a call is a batch.
 
@@ -102,7 +102,7 @@ def policy_setting(model: str) -> str:
 
 @dataclass(frozen=True)
 class VersionFigures:
-    """What a version has scored, as people and policies look at it; None where nothing is known.
+    """The figures of a version's scores for people and policies; None where nothing is known.
 
     `ms` is the mean time for 1,000 records, `p99_ms` the time that 99 in 100 calls do not exceed.
     """
@@ -169,7 +169,7 @@ def decide(
             reasons = list(_faults(policy, status, figures[name])) if name in figures else []
             if suspended and name in suspended:
                 reasons = [suspended[name]]
-            # Nothing could take the place of the first version that serves.
+            # No version could replace the first one that serves.
             if reasons and (status != SERVING or before is not None):
                 found.append(Decision("roll-back-model", name, "; ".join(reasons)))
     if found or policy.promote_records is None:
@@ -194,7 +194,7 @@ def _advance(
 def _bounds(
     policy: ModelPolicy, status: str, found: VersionFigures
 ) -> Iterator[tuple[str, float | None, float, bool]]:
-    """Yield each bound that counts: what it is about, the value, the bound, and whether it is the least one."""
+    """Yield each bound that applies: its name, the value, the bound, and whether it is a lower bound."""
     records = max(found.records, 1)
     # Only a shadow scores the same records as the version that serves.
     if policy.min_agreement is not None and status == SHADOW:

@@ -27,7 +27,7 @@ _NUMBERS: Final = ("tensor(float)", "tensor(double)", "tensor(float16)")
 # A model must not read weights from files of the machine, and this folder never exists.
 _NO_FOLDER: Final = "/nonexistent/penstock"
 _ERRORS_ONLY: Final = 4
-# The place in the library's source, with the signature of a function.
+# A place in the source of the library, with the signature of a function.
 _SOURCE: Final = re.compile(r"/\S*onnxruntime\S*/.*\) (?=[A-Z])")
 
 

@@ -88,7 +88,7 @@ class RollBackModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Lets a version serve some keys, whatever serves the others; without a version, they are as others again."""
+    """Lets a version serve some keys, whatever serves the others; without a version, unpins the keys."""
 
     model: _Name
     keys: Annotated[list[Any], msgspec.Meta(min_length=1, max_length=1000)]
@@ -96,11 +96,11 @@ class PinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetireModel(ModelOrder, frozen=True, forbid_unknown_fields=True):
-    """Lets a version score nothing any more."""
+    """Lets a version score nothing from now on."""
 
 
 class RemoveModel(ModelOrder, frozen=True, forbid_unknown_fields=True):
-    """Forgets a version; its content leaves the checkpoint once nothing that is retained knows the version."""
+    """Forgets a version; its content leaves the checkpoint once no retained micro-batch knows the version."""
 
 
 MODEL_ORDERS: Final[Mapping[str, Any]] = {

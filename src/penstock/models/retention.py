@@ -1,4 +1,4 @@
-"""Retention: which contents of models a checkpoint may lose, since nothing that it retains knows their versions."""
+"""Retention: which contents of models a checkpoint may drop, since no retained micro-batch knows their versions."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class _Pane(msgspec.Struct):
 class ScoreWindow(msgspec.Struct):
     """The scores of the versions of one model within a window, in parts of `pane_ms`, oldest first.
 
-    `since` has what each version is and by which command: what it has scored before that does not count. `time` is the
+    `since` has the status of each version and the command that gave it: earlier scores do not count. `time` is the
     clock of the window.
     """
 
@@ -43,10 +43,10 @@ def add_scores(
     now_ms: int | None,
     clock: tuple[str, int],
 ) -> None:
-    """Add what versions have scored up to now, and drop what is older than the window.
+    """Add the scores of versions up to now, and drop those older than the window.
 
     `clock` is the kind of time and the length of the window in milliseconds. If the time is not known, nothing is added
-    or dropped, but for versions whose status has changed.
+    or dropped, except for versions whose status has changed.
 
     `versions` are the present ones, as they are shown. If the status of one has changed meanwhile, nobody knows which
     of its scores are from before, so none of them counts.
@@ -77,7 +77,7 @@ def window_figures(
 ) -> dict[str, VersionFigures]:
     """Return the figures of the versions that score, within the window.
 
-    The drift is against the scores of the version that serves; for that one, against all that the version scored which
+    The drift is against the scores of the serving version; for the serving version, against all scores of the one that
     served before it.
     """
     found: dict[str, VersionTally] = {}

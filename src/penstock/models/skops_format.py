@@ -16,7 +16,7 @@ from penstock.models.spec import Columns, ModelSpec, matrix_of, output_column
 __all__ = ["EstimatorPredictor"]
 
 _SCHEMA: Final = "schema.json"
-# What skops trusts by default, although it calls something by its name, or fills memory without a check.
+# Types that skops trusts by default, although they call something by its name, or fill memory unchecked.
 _CALLS: Final = (
     "ConstructorFromReduceNode",
     "MethodNode",

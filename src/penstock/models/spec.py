@@ -20,7 +20,7 @@ Columns: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a step declares about a model: its columns, and what is needed to load it.
+    """The declaration of a model in a step: its columns, and what is needed to load it.
 
     `weights` is the user's class for weights, `trusted` the types beyond those of scikit-learn that a file of skops may
     contain. `budget_ms` is the time for 1,000 records, None if it does not matter. Unless `allow_nan`, a score that is
@@ -43,7 +43,7 @@ class Predictor(Protocol):
 
 
 def numpy_column(column: Any, kind: pa.DataType) -> npt.NDArray[Any]:
-    """Return a column as NumPy takes it: a null in a column of floats is NaN. Raises ValueError for other nulls."""
+    """Return a column for NumPy: a null in a column of floats is NaN. Raises ValueError for other nulls."""
     if isinstance(column, np.ndarray) and column.dtype != object:
         return column if column.dtype == _numpy_type(kind) else column.astype(_numpy_type(kind))
     if not isinstance(column, pa.Array | pa.ChunkedArray):

@@ -20,7 +20,7 @@ __all__ = ["Tally", "VersionTally", "add_tallies", "drift_ks", "drift_psi", "sco
 _BINS: Final = 64
 _PER_UNIT: Final = 8.0
 _LEAST: Final = 1e-4
-# More scores of one call would cost more than they tell.
+# Counting more scores of one call would cost more than it tells.
 _SAMPLE: Final = 1000
 # Times of calls are counted by their size: this many counts for each doubling.
 _PER_DOUBLING: Final = 4
@@ -28,7 +28,7 @@ _COUNTS: Final = ("records", "failures", "slow", "compared", "agreed", "late", "
 
 
 class VersionTally(msgspec.Struct):
-    """What one version has scored.
+    """The counts of what one version has scored.
 
     `failures` counts the records without a usable score, `slow` those that took many times the budget.
     `compared` are the records that a shadow scored beside the version that serves, `agreed` those with the same result.
@@ -53,7 +53,7 @@ _decoder: Final = msgspec.json.Decoder(dict[str, dict[str, VersionTally]])
 
 
 class Tally:
-    """The tallies of one model in a run of a slot. What a record that raises has added is taken back with it."""
+    """The tallies of one model in a run of a slot. If a record raises, its additions are taken back."""
 
     def __init__(self, undo: list[Undo]) -> None:
         self._undo: Final = undo
@@ -127,7 +127,7 @@ def _sum(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
 
 
 def scores_of(body: bytes) -> dict[str, dict[str, VersionTally]]:
-    """Decode what a slot reports: the tallies of each version, by model."""
+    """Decode the report of a slot: the tallies of each version, by model."""
     return _decoder.decode(body)
 
 
@@ -149,7 +149,7 @@ def drift_psi(reference: VersionTally, other: VersionTally) -> float | None:
 
 
 def drift_ks(reference: VersionTally, other: VersionTally) -> float | None:
-    """Return the statistic of Kolmogorov and Smirnov between two distributions of scores; None if one is unknown.
+    """Return the Kolmogorov-Smirnov statistic of two distributions of scores; None if one is unknown.
 
     The largest difference between the shares of scores up to the end of a bin: 0 if both are the same, 1 if all scores
     of one are below those of the other.

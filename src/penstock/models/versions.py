@@ -73,8 +73,8 @@ class ModelVersion:
 
     `share` is the share of the keys that a canary serves, `rank` the number of the promotion by which the version
     serves or last served, 0 if it never did or was rolled back. `pinned` has the keys that it serves in any case, as
-    JSON. `metadata` is JSON. `changed_by` sent the last command that changed it; the id and the kind of `command` are
-    those of the one that gave it its status.
+    JSON. `metadata` is JSON. `changed_by` sent the last command that changed it; `command_id` and `command_kind` are of
+    the command that gave it its status.
     """
 
     status: str
@@ -226,14 +226,14 @@ def _remove(versions: Mapping[str, ModelVersion], order: RemoveModel) -> Changes
         )
     if order.version == _spare(versions):
         raise ModelRefusedError(
-            f"version {order.version!r} of the model {order.model!r} scores what the serving one cannot, and a roll "
-            "back returns to it; remove it after another promotion"
+            f"version {order.version!r} of the model {order.model!r} scores what the serving one cannot, and a "
+            "rollback returns to it; remove it after another promotion"
         )
     return {order.version: None}
 
 
 def _spare(versions: Mapping[str, ModelVersion]) -> str | None:
-    """Return the version that scores where the serving one cannot."""
+    """Return the version that scores when the serving one cannot."""
     serving = serving_version(versions)
     return None if serving is None else version_before(versions, serving)
 
@@ -243,8 +243,12 @@ def _roll_back(versions: Mapping[str, ModelVersion], order: RollBackModel) -> Ch
     name = serving if order.version is None else order.version
     found = None if name is None else versions.get(name)
     if name is None or found is None or found.status not in (SHADOW, CANARY, SERVING):
-        what = "no version serves" if name is None else f"version {name!r} is neither serving nor beside"
-        raise ModelRefusedError(f"nothing of the model {order.model!r} can be rolled back: {what}")
+        what = (
+            "no version serves"
+            if name is None
+            else f"version {name!r} neither serves nor scores beside the one that does"
+        )
+        raise ModelRefusedError(f"no version of the model {order.model!r} can be rolled back: {what}")
     if name != serving:
         return {name: dataclasses.replace(found, status=VALIDATED, share=0.0)}
     before = version_before(versions, name)

@@ -1,4 +1,4 @@
-"""Weights: arrays from a file for a class of the user's, which is part of the job's code."""
+"""Weights: arrays from a file for a user's class, which is part of the job's code."""
 
 from __future__ import annotations
 

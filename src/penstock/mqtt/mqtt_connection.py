@@ -34,13 +34,13 @@ _ANSWER_S: Final = 10.0
 _KEEPALIVE_S: Final = 30
 _STEP_S: Final = 0.1
 _FAILED: Final = 128
-# A session, with what waits in it, outlives a stopped job for so long.
+# A session, with its waiting messages, outlives a stopped job for this long.
 _SESSION_S: Final = 7 * 24 * 3600
 _QOS: Final = 1
 _IN_FLIGHT: Final = 2000
-# Of messages that arrive, before what else is due is done.
+# The number of arriving messages that are taken before other work is done.
 _MOST_AT_ONCE: Final = 200
-# Of a packet: more than it has besides its topic and its body.
+# More bytes than a packet has besides its topic and its body.
 _OTHER_BYTES: Final = 1024
 
 
@@ -109,7 +109,7 @@ class MqttConnection:
             client.username_pw_set(binding.user, password)
         if binding.secure:
             try:
-                # Without a password, an encrypted key would be asked for at the terminal, for ever.
+                # Without a password, OpenSSL would prompt for that of an encrypted key at the terminal, forever.
                 client.tls_set(binding.cafile, binding.certfile, binding.keyfile, keyfile_password="")
             except (OSError, ValueError) as e:
                 files = ", ".join(filter(None, (binding.cafile, binding.certfile, binding.keyfile)))
@@ -239,7 +239,7 @@ class MqttConnection:
     def wait(self, timeout_s: float) -> list[Arrived]:
         """Wait for messages, and return those that have arrived."""
         code, taken = self._client.loop(timeout_s), 0
-        # That takes one packet. The others that are there do not need a question to the system each.
+        # That takes one packet. The others that are there do not need a call of the system each.
         while code == paho.MQTT_ERR_SUCCESS and taken < len(self._arrived) < _MOST_AT_ONCE:
             taken = len(self._arrived)
             code = self._client.loop_read()

@@ -65,7 +65,7 @@ class BatchManifests:
         self._at: Final = f"{_FOLDER}/{line}"
 
     def begin(self) -> bool:
-        """Write what the line is; return False if the store overwrites objects that must be created only once."""
+        """Write the description of the line; return False if the store overwrites objects that must be created once."""
         about = msgspec.json.encode({"line": self._line})
         return not (self._create(_ABOUT, about) and self._create(_ABOUT, about))
 
@@ -113,7 +113,7 @@ def manifest_lines(folder: ObjectFolder) -> list[str]:
 
 
 def manifest_names(folder: ObjectFolder, line: str, after: str = "") -> list[str]:
-    """Return the names of the manifests of a line behind one of them, in the order of its micro-batches."""
+    """Return the names of the manifests of a line after one of them, in the order of its micro-batches."""
     at = f"{_FOLDER}/{line}"
     names = folder.names(at, after.removeprefix(f"{at}/"))
     return [f"{at}/{name}" for name in sorted(filter(_NAME.fullmatch, names), key=_order)]

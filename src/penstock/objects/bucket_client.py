@@ -88,7 +88,7 @@ class BucketClient:
                     obstore.delete(self._store(), path)
 
     def remove_unfinished(self, path: str) -> None:
-        """Do nothing: what was not finished is not there."""
+        """Do nothing: unfinished objects do not appear."""
 
     def objects(self, path: str, after: str) -> Iterator[FoundObject]:
         import obstore

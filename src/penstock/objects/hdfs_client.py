@@ -40,7 +40,7 @@ _FIRST_PAUSE_S: Final = 0.2
 _LAST_PAUSE_S: Final = 1.0
 _UNFINISHED: Final = re.compile(r"\..*\.tmp")
 _OURS: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
-# No write takes as long.
+# No write takes this long.
 _KEPT_NS: Final = 24 * 3600 * 10**9
 
 
@@ -165,7 +165,7 @@ class HdfsClient:
         while folders := {one for one in folders if one and f"{one}/".startswith(f"{root}/")}:
             found: set[str] = set()
             for folder in folders:
-                # Most are not empty.
+                # Most folders are not empty.
                 with contextlib.suppress(RuntimeError):
                     self._delete(folder)
                     found.add(posixpath.dirname(folder))

@@ -75,7 +75,7 @@ def within(limit_s: float, work: Callable[[], _T]) -> _T:
         except BaseException as e:
             answers.put((False, e))
 
-    # A thread that waits for ever does not keep the process.
+    # A thread that waits forever does not keep the process alive.
     threading.Thread(target=run, name="hdfs-request", daemon=True).start()
     try:
         is_well, found = answers.get(timeout=limit_s)

@@ -9,10 +9,10 @@ from penstock.objects.object_stores import Place
 
 __all__ = ["explain", "is_passing", "is_refusal"]
 
-# What the library shows of an answer of Java's: its class, and its message with the stack behind it.
+# An answer of Java's in the library: its class, and its message followed by the stack.
 _ANSWER: Final = re.compile(r'(?:Fatal)?RPCError\("(?P<class>[\w.$]+)", "(?P<message>(?:[^"\\]|\\.)*)"\)')
 _REFUSALS: Final = ("AccessControlException", "AuthorizationException", "InvalidToken")
-# Another attempt finds the same.
+# Another attempt would find the same.
 _LASTING: Final = (
     *_REFUSALS,
     "NSQuotaExceededException",
@@ -23,7 +23,7 @@ _LASTING: Final = (
     "HadoopIllegalArgumentException",
     "UnresolvedPathException",
 )
-# What the library shows of an error of Kerberos: GSSAPI's kind of it, and the code of the library for Kerberos.
+# An error of Kerberos in the library: GSSAPI's kind of it, and the code of the Kerberos library.
 _KERBEROS: Final = re.compile(
     r'GSSAPIError\(.*routine_error: "(?P<kind>\w+)".*?, (?P<code>\d+), "(?P<message>[^"]*)', re.DOTALL
 )
@@ -35,7 +35,7 @@ _SHOWN: Final = 200
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the NameNode has refused the user, or what the user wants to do."""
+    """Return whether the NameNode has refused the user or the request."""
     if kerberos := _KERBEROS.search(str(error)):
         return int(kerberos["code"]) != _KDC_IS_AWAY
     return _class_of(error) in _REFUSALS or "SASLError" in str(error) or "NoSASLMechanism" in str(error)

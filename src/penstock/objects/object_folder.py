@@ -21,9 +21,9 @@ IN_HASTE: Final = Patience(connect_ms=3_000, read_ms=10_000, request_ms=20_000, 
 
 
 class ObjectFolder:
-    """What is below a prefix. Names are relative to it, with `/` between their parts.
+    """The objects below a prefix. Names are relative to it, with `/` between their parts.
 
-    `settings` are environment variables that count more than those of the process. All methods raise
+    `settings` are environment variables that override those of the process. All methods raise
     PlaceMissingError when there is no bucket, BindingError when access is denied, and ExternalSystemError when the
     store cannot be asked.
     """
@@ -85,12 +85,12 @@ class ObjectFolder:
             self._client.remove([self._path(name) for name in names])
 
     def remove_unfinished(self) -> None:
-        """Remove what writes have left that were broken off long ago."""
+        """Remove the remains of writes that were broken off long ago."""
         with self._errors("objects cannot be removed"):
             self._client.remove_unfinished(self.place.name)
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
-        """Return the names in a folder, without the folder, that sort behind another one.
+        """Return the names in a folder, without the folder, that sort after another one.
 
         A bucket is asked only for those, however many there are before.
         """
@@ -100,7 +100,7 @@ class ObjectFolder:
                 yield one.name.removeprefix(f"{path}/")
 
     def objects(self, after: str = "") -> Iterator[FoundObject]:
-        """Return the objects below the prefix whose names sort behind another one, in no particular order."""
+        """Return the objects below the prefix whose names sort after another one, in no particular order."""
         root = self._path("")
         with self._errors("cannot be listed"):
             for one in self._client.objects(root.rstrip("/"), root + after if after else ""):

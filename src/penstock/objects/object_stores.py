@@ -43,7 +43,7 @@ _BUCKET: Final = re.compile(r"[\w.-]+")
 _NAMENODE: Final = re.compile(r"[\w.-]+(:\d{1,5})?")
 _HOST: Final = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?")
 _ENDPOINT: Final = re.compile(rf"https?://{_HOST.pattern}(/[^\s?#@]*)?")
-# What a caller may set instead of the environment, and its name in obstore.
+# The variables that a caller may set instead of the environment, and their names in obstore.
 _S3_SETTINGS: Final = {
     "AWS_ACCESS_KEY_ID": "access_key_id",
     "AWS_SECRET_ACCESS_KEY": "secret_access_key",
@@ -151,7 +151,7 @@ def s3_endpoint(environ: Mapping[str, str]) -> Endpoint:
     """
     uri = _endpoint(S3_ENDPOINTS, environ)
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", "")
-    # Other servers than the provider's have no names for buckets, unless somebody says so.
+    # Servers other than the provider's have no host names for buckets, unless the user says so.
     hosted = not uri or environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in _TRUE
     return Endpoint(uri, region, hosted)
 
@@ -190,7 +190,7 @@ def _endpoint(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 
 def _s3_config(bucket: str, environ: Mapping[str, str]) -> S3Config:
-    """Return the settings that obstore does not read from the environment as users of other tools expect."""
+    """Return the settings that obstore does not read from the environment like other tools."""
     found = {key: environ[name] for name, key in _S3_SETTINGS.items() if environ.get(name)}
     config = cast("S3Config", found)
     if environ.get("AWS_PROFILE") and not environ.get("AWS_ACCESS_KEY_ID"):
@@ -250,7 +250,7 @@ def why(error: BaseException, place: Place) -> str:
 
 
 def is_denied(error: BaseException) -> bool:
-    """Return whether a store has refused the credentials, or what they are to do."""
+    """Return whether a store has refused the credentials or the request."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     # The errors of lists have no class of their own.

@@ -23,8 +23,8 @@ class FoundObject:
 class StoreClient(Protocol):
     """One kind of store.
 
-    Methods raise FileNotFoundError when there is no object of a name, and whatever the store's library raises
-    otherwise: `error_of` makes a sentence of it.
+    Methods raise FileNotFoundError when there is no object of a name, and otherwise the errors of the store's library:
+    `error_of` turns them into sentences.
     """
 
     def put(self, path: str, content: IO[bytes]) -> None:
@@ -52,10 +52,10 @@ class StoreClient(Protocol):
         """Remove objects, if they are there."""
 
     def remove_unfinished(self, path: str) -> None:
-        """Remove what writes below a prefix have left that were broken off long ago."""
+        """Remove the remains of writes below a prefix that were broken off long ago."""
 
     def objects(self, path: str, after: str) -> Iterator[FoundObject]:
-        """Return the objects in a folder, "" for all, whose names sort behind another one."""
+        """Return the objects in a folder, "" for all, whose names sort after another one."""
 
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder, without it."""

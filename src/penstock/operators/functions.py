@@ -261,8 +261,8 @@ class ProcessFunction:
 
     Override `process_record`, or `process_batch` for the vectorised form, which takes precedence. The function is
     created once, when the job is described, and shipped to the workers. Only declared states are restored after a
-    failure, other attributes are not. Declare whatever a worker keeps temporarily, such as a cache or a client, as a
-    `TransientField`.
+    failure, other attributes are not. Declare anything that a worker keeps temporarily, such as a cache or a client, as
+    a `TransientField`.
 
     Declare the type of emitted records by the return annotation of the method (`-> Iterator[HeaterCommand]`) or by
     `output=` where the function is applied. Declare side outputs in the class: `side_outputs = {"alarms": Alarm}`.
@@ -295,7 +295,7 @@ class ProcessFunction:
         raise NotImplementedError
 
     def clear_cache(self) -> None:
-        """Drop whatever the function keeps besides its states. The command `clear-cache` calls it in every worker.
+        """Drop all that the function keeps besides its states. The command `clear-cache` calls it in every worker.
 
         Transient fields are dropped afterwards, even if it raises. Only functions that override it or declare
         transient fields accept that command.

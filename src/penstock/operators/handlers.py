@@ -61,7 +61,7 @@ def on_command(kind: str, *, scope: HandlerScope = "key", new_keys: bool = True)
         new_keys: only for the scope "key": whether a key that is first seen after a command to all keys receives the
             newest such command of this kind before its first record.
 
-    Raises JobDefinitionError for a kind of penstock's own, and for a scope that does not exist.
+    Raises JobDefinitionError for a built-in kind, and for a scope that does not exist.
 
     """
     if not isinstance(kind, str) or not kind:

@@ -45,7 +45,7 @@ class Records:
     """Records from one origin, between stateless operators.
 
     `times` are their event times, if no field of the records holds them. `origins` are names that stay the same when a
-    step emits the records again, if a sink wants them.
+    step emits the records again, if a sink uses them.
     """
 
     batch: pa.RecordBatch
@@ -61,7 +61,7 @@ class Records:
         return len(self.offsets)
 
     def take(self, rows: npt.NDArray[np.int64], batch: pa.RecordBatch | None = None) -> Records:
-        """Return the given rows, in that order; with `batch`, with its columns, which must match `rows`."""
+        """Return the given rows, in that order. The columns are those of `batch`, if given, which must match `rows`."""
         picked = pa.array(rows)
         return replace(
             self,

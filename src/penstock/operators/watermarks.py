@@ -35,7 +35,7 @@ class WatermarkUpdate(msgspec.Struct, array_like=True, frozen=True):
     """The watermarks of a stream's partitions, or of a step's slots, in milliseconds since 1970.
 
     `origin` is the id of the source or step; a slot of a step may have no watermark yet. If `ends`, time ends in this
-    micro-batch, which fires all open windows and timers. If `idle`, they no longer hold back the watermark, until
+    micro-batch, which fires all open windows and timers. If `idle`, the partitions do not hold back the watermark until
     their next update.
     """
 

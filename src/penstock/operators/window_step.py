@@ -293,7 +293,7 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
         ("", spec.contents.aggregate if _has_parameters(spec.contents) else None),
     ):
         for name, value in vars(part).items() if part is not None else ():
-            # The parameter of a default trigger is the assigner's own.
+            # A default trigger has the parameter of the assigner.
             if isinstance(value, Parameter) and all(value is not other for other in found.values()):
                 found[f"{prefix}{name.lstrip('_')}"] = value
     if spec.assigner.is_event_time:

@@ -20,7 +20,7 @@ _SQL_TEMPLATE: Final = Path(__file__).with_name("sql_template")
 _PACKAGE: Final = "project_name"
 _NAME: Final = "project-name"
 _VERSION: Final = "0.0.0"
-# What else is in the project's folder, or is created there when its commands run.
+# Other entries of the project's folder, some of them created when its commands run.
 _OTHERS: Final = ("job", "out", "sample", "state", "tests")
 
 

@@ -1,4 +1,4 @@
-"""Job tables: the committed state of a job, which may be running, as a query sees it (no Spark)."""
+"""Job tables: the committed state of a job, which may be running, as tables for queries (no Spark)."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ _Relation = _StepRelation | _TableRelation | _SharedRelation
 
 
 def _relations(steps: Mapping[str, DescribedStep]) -> Iterator[tuple[str, _Relation]]:
-    """Yield what a query can name, by name: steps, then single tables."""
+    """Yield the relations that a query can name, by name: steps, then single tables."""
     stored = {
         name: (f"__step_{number}", pa.schema([field.remove_metadata() for field in step.schema]))
         for number, (name, step) in enumerate(steps.items())
@@ -161,7 +161,7 @@ def _relations(steps: Mapping[str, DescribedStep]) -> Iterator[tuple[str, _Relat
 
 @dataclass(frozen=True)
 class _Needs:
-    """What a query needs, and the memory that it may take."""
+    """The tables and columns that a query needs, and the memory that it may take."""
 
     relations: Sequence[_Relation]
     wanted: Wanted
@@ -173,7 +173,7 @@ class _Needs:
         return [name for name in stored if name == KEY_COLUMN or name in named]
 
     def check_memory(self, size: int) -> None:
-        """Raise QueryError if what is read has more bytes than the query may take."""
+        """Raise QueryError if the data that is read has more bytes than the query may take."""
         if size > self.limits.memory_mb * _MIB:
             raise QueryError(
                 f"The state that the query names needs more than {self.limits.memory_mb} MiB of memory. Name fewer "

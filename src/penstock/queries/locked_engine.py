@@ -1,4 +1,4 @@
-"""Locked engine: answers a query over Arrow tables with DuckDB, which can reach nothing else."""
+"""Locked engine: answers a query over Arrow tables with DuckDB, which has no access to anything else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KIND: Final = re.compile(r"^[A-Za-z ]+ Error: ")
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What a query may take: memory in MiB, seconds, and rows of its result.
+    """The limits of a query: memory in MiB, seconds, and rows of its result.
 
     Raises QueryError when one is not positive.
     """
@@ -126,7 +126,7 @@ def _bind(duckdb: Any, connection: Any, query: str) -> Any:
     try:
         return connection.sql(query)
     except (duckdb.BinderException, duckdb.CatalogException):
-        # The error of a statement has the position, that of a relation has not.
+        # The error of a statement has the position; that of a relation does not.
         connection.execute(query)
         raise
 

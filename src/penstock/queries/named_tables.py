@@ -52,7 +52,7 @@ class StepColumns:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a query names: relations, and columns in lower case; all columns if `columns` is None."""
+    """The names in a query: relations, and columns in lower case; all columns if `columns` is None."""
 
     relations: tuple[str, ...]
     columns: frozenset[str] | None
@@ -63,7 +63,7 @@ class Wanted:
 
 
 def find_wanted(query: str, known: Collection[str]) -> Wanted:
-    """Return what a query names, so that nothing else is read; everything if the query cannot be parsed."""
+    """Return the names in a query, so that nothing else is read; everything if the query cannot be parsed."""
     # Imported late, since describing a job needs no parser.
     import sqlglot
     from sqlglot import exp

@@ -20,7 +20,7 @@ __all__ = ["answer_from_snapshot", "query_snapshot"]
 
 @dataclass(frozen=True)
 class Relation:
-    """What a query sees under a name: the states of a step by key, or one table as it is."""
+    """The rows behind a name in a query: the states of a step by key, or one table unchanged."""
 
     name: str
     tables: tuple[TableEntry, ...]
@@ -74,7 +74,7 @@ def answer_from_snapshot(place: str, query: str, limits: QueryLimits) -> Answer:
 
 
 def _relations(manifest: Manifest) -> Iterator[Relation]:
-    """Yield what a query can name: steps, then single tables. Tables that penstock keeps for itself are left out."""
+    """Yield the relations that a query can name: steps, then single tables. Internal tables are left out."""
     tables = [table for table in manifest.tables if table.kind != "internal"]
     by_step: dict[str, list[TableEntry]] = {}
     for table in tables:

@@ -1,4 +1,4 @@
-"""Problems of RabbitMQ: what queues, streams and exchanges have in common, namely the errors of a broker."""
+"""Problems of RabbitMQ: the errors of a broker, common to queues, streams and exchanges."""
 
 from __future__ import annotations
 

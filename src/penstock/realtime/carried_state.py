@@ -1,8 +1,8 @@
 """Carried state: the stored state of a slot as its engine sees it, between the tasks that Spark starts for it.
 
-Spark's state is open only in the task of an interval, which may run in another process than the engine. The desk of the
-engine is where the task comes. What the engine has not in memory it reads through the task, and what an interval has
-changed goes to the task at its end.
+Spark's state is open only in the task of an interval, which may run in another process than the engine. The task
+connects to the desk of the engine. Through it the engine reads what it does not have in memory, and gives it at the end
+of the interval what has changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.realtime.messages import (
 
 __all__ = ["CarriedStates", "Desk"]
 
-# Entries up to this size, above all the heads of logs, stay in memory after they were written.
+# Entries up to this size, mainly the heads of logs, stay in memory after they were written.
 _SMALL_BYTES: Final = 64 << 10
 
 _carry: Final = msgspec.msgpack.Decoder(Carry)
@@ -40,7 +40,7 @@ _content: Final = msgspec.msgpack.Decoder(Content)
 
 
 class _Visitor:
-    """The task of an interval, while it is connected. `has_all` once it needs nothing more."""
+    """The task of an interval, while it is connected. `has_all` is set once it needs nothing more."""
 
     def __init__(self, interval: int, connection: socket.socket) -> None:
         self.interval: Final = interval
@@ -144,7 +144,7 @@ class Desk:
 class CarriedStates:
     """The stored states of a slot's steps.
 
-    What an interval changes may be put while the next one has begun.
+    The changes of an interval may be put after the next one has begun.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -167,7 +167,7 @@ class CarriedStates:
         return _CarriedEntries(self, step_id, self._interval)
 
     def take_changes(self, interval: int) -> list[Put]:
-        """Return what an interval has changed, in the order of the first changes."""
+        """Return the entries that an interval has changed, in the order of their first changes."""
         changes = self._changes.pop(interval)
         return [Put(step_id, name, content) for (step_id, name), content in changes.items()]
 

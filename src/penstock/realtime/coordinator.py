@@ -1,7 +1,7 @@
-"""The coordinator: begins and ends the intervals of a job in the driver, and makes what they did durable.
+"""The coordinator: begins and ends the intervals of a job in the driver, and makes their work durable.
 
 Its sessions are engines, one for each slot, that continue from one interval to the next. A new session begins with the
-first interval, with one that is repeated, and with what follows a failure.
+first interval, with a repeated one, and with the first one after a failure.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from penstock.realtime.coordinator_links import CheckpointLinks, CoordinatedStreams
 from penstock.realtime.interval_files import Interval, IntervalFiles
 from penstock.realtime.messages import (
     GREETING_TIMEOUT_S,
@@ -46,7 +47,6 @@ from penstock.realtime.messages import (
 from penstock.realtime.partition_owners import PartitionOwners
 from penstock.realtime.slot_engine import CoordinatorAddress
 from penstock.realtime.topic_growth import TopicGrowth
-from penstock.sources.base import ReplayableLog
 from penstock.sources.kafka_log import KafkaLog
 
 __all__ = ["Coordinator"]
@@ -64,9 +64,9 @@ _T = TypeVar("_T")
 class _Session:
     """The engines of all slots, `size` of them, from the interval in which they were launched on.
 
-    `positions` are those after what was pushed, as the logs have them, and `cut` those at the end of the present
-    interval; the positions of topics are known once engines are done. `owners` says which engine has which partitions,
-    by stream.
+    `positions` are those after the ranges that were pushed, in the form of the logs, and `cut` those at the end of the
+    present interval; the positions of topics are known once engines are done. `owners` says which engine has which
+    partitions, by stream.
     """
 
     id: int
@@ -100,47 +100,34 @@ class Coordinator:
     Use it as a context manager. Spark's thread calls `begin`, any thread `finish`.
 
     Args:
-        logs: the log of each stream.
-        controls: the control streams.
-        held: the streams that are not read.
-        first: the offsets at which each stream begins, if the checkpoint has no interval.
+        streams: the streams of the job.
         files: the files of intervals.
+        checkpoint: the links to the checkpoint.
         tasks: the number of tasks of an interval, and of engines.
         drains: whether an interval reads all present records and ends.
         interval_s: the length of an interval, counted from the first work of its engines.
         host: the address at which to listen.
-        check: raises when the run no longer owns the checkpoint, or has read records that the checkpoint does not know.
-        confirm: saves what is durable on this machine to where the next run finds it; raises as `check` does.
-        next_version: returns the version of what engines write from now on.
 
     """
 
     def __init__(
         self,
-        logs: Mapping[str, ReplayableLog[Any]],
-        controls: frozenset[str],
-        held: frozenset[str],
-        first: Mapping[str, dict[str, Any]],
+        streams: CoordinatedStreams,
         files: IntervalFiles,
+        checkpoint: CheckpointLinks,
+        *,
         tasks: int,
         drains: bool,
         interval_s: float,
         host: str,
-        check: Callable[[], None],
-        confirm: Callable[[], None],
-        next_version: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._logs: Final = logs
-        self._controls: Final = controls
-        self._held: Final = held
-        self._first: Final = first
+        self._streams: Final = streams
+        self._logs: Final = streams.logs
+        self._checkpoint: Final = checkpoint
         self._files: Final = files
         self._tasks: Final = tasks
         self._drains: Final = drains
         self._interval_s: Final = interval_s
-        self._check: Final = check
-        self._confirm: Final = confirm
-        self._next_version: Final = next_version
         self._server: Final = socket.create_server((host, 0), backlog=4 * tasks)
         port: int = self._server.getsockname()[1]
         self.address: Final = CoordinatorAddress(host, port, secrets.token_hex(_SECRET_BYTES))
@@ -155,7 +142,7 @@ class Coordinator:
         self._read_before: Mapping[str, dict[str, Any]] | None = None
         self._after: Mapping[str, dict[str, Any]] = {}
         self._finishes = False
-        # In the first interval data waits until the control streams have been read as far as they went at its start.
+        # In the first interval data waits until the control streams are read up to their ends at its start.
         self._awaits_history = True
         self._lock: Final = threading.Lock()
         self._selector: Final = selectors.DefaultSelector()
@@ -197,10 +184,10 @@ class Coordinator:
                 for name, log in self._logs.items():
                     log.forget(log.decode(self._read_before[name]))
             self._read_before = self._positions or None
-            self._positions = self._files.positions_before(number, self._first)
+            self._positions = self._files.positions_before(number, self._streams.begins)
 
     def ends(self) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
-        """Return where each stream stands after the last interval, and its newest end if known, as offsets."""
+        """Return the offset of each stream after the last interval, and its newest end if known."""
         after = self._after
         newest = {name: log.newest() for name, log in self._logs.items()}
         return {
@@ -211,7 +198,7 @@ class Coordinator:
 
     @property
     def running_s(self) -> float:
-        """For how many seconds the present interval has had work, for metrics; 0 while it waits for some."""
+        """For how many seconds the present interval has had work, for metrics; 0 while it waits for work."""
         session = self._session
         begun_s = None if session is None else session.busy_s.get(session.interval)
         return 0.0 if begun_s is None else time.monotonic() - begun_s
@@ -291,7 +278,7 @@ class Coordinator:
                 self._complete(session)
 
     def _attend(self, one: socket.socket, message: Attend) -> None:
-        """Tell a task where the engine of its slot is, or to launch it."""
+        """Tell a task the address of the engine of its slot, or to launch the engine."""
         if message.number == self._number:
             found = self._session
             if found is not None and (message.task in found.tasks or found.interval != message.number):
@@ -306,7 +293,10 @@ class Coordinator:
             session.tasks.add(message.task)
             known = session.hellos.get(message.task)
             self._tell(
-                one, Launch(session.id, self._next_version()) if known is None else Attached(known.desk)
+                one,
+                Launch(session.id, self._checkpoint.next_version())
+                if known is None
+                else Attached(known.desk),
             )
         self._forget(one)
 
@@ -330,7 +320,7 @@ class Coordinator:
         session.awaits_history = self._awaits_history and self._recorded is None
         for task, one in session.sockets.items():
             own = _of_task(session, ends, task)
-            controls = {stream: found for stream, found in own.items() if stream in self._controls}
+            controls = {stream: found for stream, found in own.items() if stream in self._streams.controls}
             history = controls if session.awaits_history else None
             log = None if self._recorded is None else self._recorded.tasks[task]
             until = own if self._drains else None
@@ -342,7 +332,7 @@ class Coordinator:
             self._push(session, history=True)
 
     def _catch_up(self, session: _Session, task: int) -> None:
-        """Let data streams be read once all slots know what control streams held at the start."""
+        """Let data streams be read once all slots have processed the history of the control streams."""
         session.caught_up.add(task)
         if len(session.caught_up) == self._tasks:
             session.awaits_history = self._awaits_history = False
@@ -361,14 +351,14 @@ class Coordinator:
             new = {one: at for one, at in ahead.items() if one not in before}
             session.positions[name] = {**before, **new}
             found.follows[name] = {**{one: at for one, at in before.items() if one in ahead}, **new}
-            # `ahead` has the beginnings of new partitions; their ends are known from the next look on.
+            # `ahead` has the starts of new partitions; their ends become known at the next look.
             found.ends[name] = dict(log.latest(found.follows[name], limited=False) if new else ahead)
             found.gone[name] = log.gone(before, ahead)
         return found
 
     def _topics(self) -> Iterator[tuple[str, KafkaLog]]:
         for name, log in self._logs.items():
-            if isinstance(log, KafkaLog) and name not in self._held:
+            if isinstance(log, KafkaLog) and name not in self._streams.held:
                 yield name, log
 
     def _step(self) -> None:
@@ -384,7 +374,7 @@ class Coordinator:
 
     def _end(self, session: _Session) -> None:
         """End the interval if it is due."""
-        # The end would let data be read before the slots have caught up.
+        # Ending now would let data be read before the slots have caught up.
         drains = self._drains and not session.awaits_history
         grows = self._growth.has_changed and not session.awaits_history
         is_last = self._recorded is not None or drains or self._finishes or grows
@@ -392,7 +382,7 @@ class Coordinator:
             session.is_last |= is_last
             session.cut = dict(session.positions)
             session.cut_s = time.time()
-            end = End(session.is_last, self._next_version())
+            end = End(session.is_last, self._checkpoint.next_version())
             for one in session.sockets.values():
                 self._tell(one, end)
 
@@ -400,10 +390,10 @@ class Coordinator:
         return time.monotonic() >= session.busy_s.get(session.interval, math.inf) + self._interval_s
 
     def _push(self, session: _Session, *, history: bool = False) -> None:
-        """Push new ranges of logs other than topics to the engines; with `history` all, then its end."""
+        """Push new ranges of logs other than topics to the engines; with `history`, push all of it, then its end."""
         for index, (name, log) in enumerate(self._logs.items()):
-            waits = name not in self._controls and session.awaits_history and not self._drains
-            if isinstance(log, KafkaLog) or name in self._held or waits:
+            waits = name not in self._streams.controls and session.awaits_history and not self._drains
+            if isinstance(log, KafkaLog) or name in self._streams.held or waits:
                 continue
             before = session.positions[name]
             position = log.latest(before, limited=not history)
@@ -417,7 +407,7 @@ class Coordinator:
                     self._tell(one, Push(name, None))
 
     def _complete(self, session: _Session) -> None:
-        """Write what the engines did, and let them commit."""
+        """Write the work of the engines to disk, and let them commit."""
         assert session.cut is not None
         cut, session.cut = session.cut, None
         for task, done in session.done.items():
@@ -428,9 +418,9 @@ class Coordinator:
         encoded = {name: log.encode(cut[name]) for name, log in self._logs.items()}
         logs = [session.done[task].log for task in range(self._tasks)]
         if self._recorded is None:
-            self._check()
+            self._checkpoint.check()
             self._files.write(session.interval, Interval({**self._positions, **encoded}, logs))
-        self._confirm()
+        self._checkpoint.confirm()
         self.ended_s = (session.cut_s, time.time())
         self._after = encoded if self._recorded is None else self._recorded.positions
         for one in session.sockets.values():
@@ -449,7 +439,7 @@ class Coordinator:
             send(one, message)
 
     def _lose(self, one: socket.socket) -> None:
-        """A connection has ended. Without one of its engines a session is over, and Spark runs its tasks again."""
+        """Forget a connection that has ended. A session that loses an engine ends, and Spark runs its tasks again."""
         session = self._session
         self._forget(one)
         if session is not None and one in session.sockets.values():
@@ -485,5 +475,5 @@ def _of_task(session: _Session, found: Mapping[str, Mapping[str, _T]], task: int
 
 
 def _is_over(session: _Session) -> bool:
-    """Return whether nothing is left to do for a session but to complete its last interval."""
+    """Return whether a session only has to complete its last interval."""
     return session.is_last and session.cut is not None

@@ -1,7 +1,7 @@
 """The exchange: takes rows from their readers and steps to the slots of their key groups, in all engines.
 
-Each engine connects to each other engine twice: once for what its readers send, which waits while the other has too
-much to do, and once for what its slot sends, which never waits. (If it did, two slots could wait for each other.)
+Each engine connects to each other engine twice: once for the rows of its readers, which wait while the other is
+overloaded, and once for the rows of its slot, which never wait. (If they did, two slots could wait for each other.)
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Exchange:
                 one, _ = self._server.accept()
                 self._sockets.append(one)
                 if self._is_closed:
-                    # It connected while the others were closed.
+                    # It connected while this engine was closing its connections.
                     hang_up(one)
                 threading.Thread(target=self._receive, args=(one,), daemon=True).start()
 
@@ -163,7 +163,7 @@ class Exchange:
         return direct
 
     def end_level(self, sender: str, interval: int, through: int) -> None:
-        """Tell all slots that this slot emits nothing more in an interval from levels up to one."""
+        """Tell all slots that this slot emits nothing more in an interval from the levels up to this one."""
         self._end(Delivery(sender, interval, 0, None, through), self._running, self._running_lock)
 
     def _send(
@@ -216,7 +216,7 @@ class Exchange:
                 self._tell(one, delivery)
 
     def finish(self) -> None:
-        """Note that everything has arrived, so that other engines may end."""
+        """Note that everything has arrived. From now on other engines may end."""
         self._is_over = True
 
     def close(self) -> None:

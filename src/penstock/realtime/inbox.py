@@ -42,9 +42,9 @@ def _size(body: Any) -> int:
 
 
 class Inbox:
-    """A queue between threads, for the present interval, and one for the next interval, which others may have begun.
+    """Two queues between threads: one for the present interval, and one for the next, which others may have begun.
 
-    What readers put waits while more wait of its interval than the intake of the slot allows.
+    Readers that put rows wait while more rows of their interval are queued than the intake of the slot allows.
     """
 
     def __init__(self, intake: Intake, interval: int) -> None:
@@ -67,7 +67,7 @@ class Inbox:
             self._changed.notify_all()
 
     def offer(self, delivery: Delivery, *, waits: bool) -> bool:
-        """Add a delivery as `put` does. Return whether anybody still takes deliveries."""
+        """Add a delivery as `put` does. Return whether the inbox still takes deliveries."""
         try:
             self.put(delivery, waits=waits)
         except Exception:  # the error of `fail`, with which the task ends
@@ -94,7 +94,7 @@ class Inbox:
             return found
 
     def wait_for_all(self, senders: AbstractSet[str], timeout_s: float) -> None:
-        """Wait for some time until something of each of these senders is there for the interval."""
+        """Wait, up to the timeout, until each of these senders has put something for the interval."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._error or senders <= {one.sender for one in self._deliveries[self._interval]},

@@ -1,4 +1,4 @@
-"""Intake: how many bytes may wait for a slot, by the speed of the slot."""
+"""Intake: limits the bytes that wait for a slot by the speed of the slot."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 __all__ = ["Intake"]
 
-# About as much may wait for a slot as it processes in this time. An interval can only end once all of it is done.
+# A slot may have about as much input waiting as it processes in this time; an interval ends only when all is done.
 _WAITING_S: Final = 1.0
 _LEAST_BYTES: Final = 256 << 10
 # The limit before the speed of a slot is known.
 _FIRST_BYTES: Final = 1 << 20
-# A shorter round says nothing about the speed of large ones.
+# Shorter rounds do not tell the speed of large ones.
 _LEAST_ROUND_S: Final = 0.002
 _NEWEST_SHARE: Final = 0.5
 

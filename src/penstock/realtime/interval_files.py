@@ -1,7 +1,7 @@
-"""Interval files: what the tasks of an interval did, durable before any of it is visible or committed.
+"""Interval files: the work of an interval's tasks, on disk before any of it is visible or committed.
 
-`N` has the positions after an interval, `N.rounds` what each task did. The first is the decision, so it is written
-last. Only the newest interval may have to be repeated.
+`N` has the positions after an interval, `N.rounds` the work of each task. `N` decides, so it is written last. Only the
+newest interval may have to be repeated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class IntervalFiles:
         make_folder(self._folder)
 
     def write(self, number: int, interval: Interval) -> None:
-        """Write an interval durably, and remove what is no longer needed of older ones."""
+        """Write an interval durably, and remove files of older ones that are no longer needed."""
         write_atomically(self._rounds(number), msgspec.msgpack.encode(interval.tasks))
         write_atomically(self._path(number), msgspec.json.encode(_Positions(interval.positions)))
         for path in (self._rounds(number - _KEPT_ROUNDS), self._path(number - self._retained)):
@@ -69,7 +69,7 @@ class IntervalFiles:
             raise _damaged(path, e) from e
 
     def positions_before(self, number: int, first: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return where the streams stand before an interval; `first` is where they stand before the first one."""
+        """Return the positions of the streams before an interval; `first` are those before the first one."""
         if number == 0:
             return dict(first)
         before = self._positions(number - 1)

@@ -30,7 +30,7 @@ _MOST_WAITING: Final = 4096
 class IntervalMeter:
     """The meter of one interval of a slot. All its times are for metrics only.
 
-    `causes` are the source times of what the present round processes, or the time of its timer. `waited_s` is how long
+    `causes` are the source times of the records of the present round, or the time of its timer. `waited_s` is how long
     the slot has waited, `storing_s` how long it has stored state, some of it of the interval before.
 
     Args:
@@ -76,7 +76,7 @@ class IntervalMeter:
             self._emitted[sink] = list(SourceTimes.of_points(known).points())
 
     def end(self, reading_s: float, lags: Mapping[str, TopicLag]) -> None:
-        """Note the end of the interval: the time for reading, and what waits in topics, by stream."""
+        """Note the end of the interval: the time spent reading, and the lag of topics, by stream."""
         whole_s = time.perf_counter() - self._begun_s
         rounds_s = max(0.0, whole_s - self.waited_s - self.sinks_s - self.storing_s)
         self._slot_time = SlotTime(reading_s, rounds_s, self.sinks_s, self.storing_s)

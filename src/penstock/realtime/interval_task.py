@@ -54,7 +54,7 @@ def run_interval(
 ) -> Iterator[pa.RecordBatch]:
     """Run the task of an interval, in Spark's numbering, and yield its reports.
 
-    `states` are the slot's; None without steps. `cache` has what the worker keeps of slots.
+    `states` are those of the slot; None without steps. `cache` has the tables that the worker keeps of slots.
     """
     try:
         address = _engine(job, number, task, attempt, slot, cache)
@@ -70,7 +70,7 @@ def run_interval(
 def _engine(
     job: JobInRealTime, number: int, task: int, attempt: int, slot: Slot, cache: SlotCache
 ) -> tuple[str, int]:
-    """Return where the engine of the slot is. If there is none, launch it here."""
+    """Return the address of the slot's engine, which is launched here if it does not run yet."""
     place = job.coordinator
     with connect((place.host, place.port)) as coordinator:
         send(coordinator, Attend(place.secret, number, task))

@@ -1,6 +1,6 @@
 """Linger: while many records come, a slot waits for those of all readers before a round, but not for long.
 
-A round of a few records costs hardly less than one of a hundred. Where records come one by one nothing waits.
+A round of a few records costs hardly less than one of a hundred. Records that come one by one do not wait.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from penstock.realtime.inbox import Inbox
 __all__ = ["Linger"]
 
 _APART_S: Final = 0.006
-# So many records at once are many, for as long as no fewer come in this time.
+# A reader that sends at least this many records at once sends many, until it has sent fewer for this long.
 _MANY: Final = 8
 _MANY_FOR_S: Final = 0.05
 
 
 class Linger:
-    """When a slot takes what has come: when each reader that sends many records has sent, or the time is over.
+    """Decides when a slot takes its input: when each reader that sends many records has sent, or time is up.
 
     A round for the records of each reader alone would double the rounds of two readers. The time counts from the
     beginning of the last round.

@@ -80,7 +80,7 @@ class Range(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Reading(msgspec.Struct, array_like=True, frozen=True):
-    """The chunks that a task has read of a stream in one go, and when, in milliseconds since 1970."""
+    """The chunks that a task has read of a stream in one go, and the time, in milliseconds since 1970."""
 
     now_ms: int
     ranges: list[Range]
@@ -110,7 +110,7 @@ class Round(msgspec.Struct, array_like=True, frozen=True):
 
 
 class TaskLog(msgspec.Struct):
-    """What a task did in an interval, so that it can do the same again: its readings by stream, and its rounds."""
+    """The work of a task in an interval, so that it can be repeated exactly: its readings by stream, and its rounds."""
 
     readings: dict[str, list[Reading]] = {}
     rounds: list[Round] = []
@@ -150,7 +150,7 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
 class Done(msgspec.Struct, tag=True, frozen=True):
     """An engine has processed the whole interval; `positions` are those of its partitions at the end, by stream.
 
-    Partitions whose topics are gone are not there any more once that is reported.
+    Partitions of deleted topics are left out once their loss is reported.
     """
 
     log: TaskLog
@@ -158,12 +158,12 @@ class Done(msgspec.Struct, tag=True, frozen=True):
 
 
 class Go(msgspec.Struct, tag=True, frozen=True):
-    """All engines have connected. `log` says what the engine does if the interval is repeated.
+    """All engines have connected. `log` has the work to repeat if the interval is repeated.
 
-    `follows` has the partitions that the engine follows, by stream, and where they begin; `gone` those whose topics are
-    gone, with the offsets that were not read as far as they are known. With `history`, which has the
-    ends of control partitions by stream, data waits for the message `StartData`. With `until`, which has the ends of
-    all partitions, the engine reads up to there and no further.
+    `follows` has the partitions that the engine follows, by stream, and their first offsets; `gone` those of deleted
+    topics, with the offsets that were not read, as far as they are known. With `history`, which has the ends of control
+    partitions by stream, data waits for the message `StartData`. With `until`, which has the ends of all partitions,
+    the engine reads up to there and no further.
     """
 
     peers: list[tuple[str, int]]

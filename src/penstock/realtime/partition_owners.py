@@ -11,8 +11,8 @@ __all__ = ["PartitionOwners"]
 class PartitionOwners:
     """The owners of partitions, by stream.
 
-    A partition keeps its task as long as it is there. New ones go, in the order of their names, to the tasks that have
-    the fewest. So the partitions of one topic go round the tasks.
+    A partition keeps its task as long as it exists. New ones go, in the order of their names, to the tasks that have
+    the fewest. So the partitions of one topic spread evenly over the tasks.
 
     >>> owners = PartitionOwners(2)
     >>> owners.assign("readings", ["00000", "00001", "00002"])

@@ -45,11 +45,12 @@ from penstock.realtime.messages import (
     receive,
     send,
 )
-from penstock.realtime.slot_rounds import SlotRounds
+from penstock.realtime.slot_rounds import RoundLinks, SlotRounds
 from penstock.realtime.stream_feeds import (
     Arrivals,
     EndOfInterval,
     Feed,
+    FeedLinks,
     FollowedTopics,
     PushedRanges,
     RepeatedReadings,
@@ -63,9 +64,9 @@ from penstock.state.kept_slots import SlotCache
 
 __all__ = ["CoordinatorAddress", "JobInRealTime", "SlotEngine"]
 
-# Readers and the slot share the interpreter. By default one waits 5 ms for the other.
+# Readers and the slot share the interpreter. By default one thread may keep the other waiting for 5 ms.
 _SWITCH_S: Final = 0.0005
-# A collection of everything stops the engine for some tens of milliseconds.
+# A full garbage collection stops the engine for some tens of milliseconds.
 _INTERVALS_PER_COLLECTION: Final = 100
 
 _decoder: Final = msgspec.msgpack.Decoder(FromCoordinator)
@@ -156,7 +157,7 @@ class SlotEngine:
         send(self._link, Hello(place.secret, launch.session, task, self._exchange.address, self.address))
 
     def start(self) -> None:
-        """Start to work. The engine ends when the coordinator ends it or is lost, or when anything fails."""
+        """Start the threads. The engine ends when the coordinator ends it or is lost, or when anything fails."""
         threading.Thread(target=self._run, name=f"slot {self._task}", daemon=True).start()
 
     def _run(self) -> None:
@@ -186,14 +187,14 @@ class SlotEngine:
         listening.start()
         carrying = threading.Thread(target=self._guard, args=(self._carry,), daemon=True)
         carrying.start()
-        is_last = self._interval(rounds, go.log)
+        is_last = self._run_interval(rounds, go.log)
         while not is_last:
             keep_uncollected(also_cycles=(self._number + 1) % _INTERVALS_PER_COLLECTION == 0)
             self._number += 1
             self._inbox.advance()
-            is_last = self._interval(rounds, None)
+            is_last = self._run_interval(rounds, None)
         carrying.join()
-        # The error of another thread is that of the engine.
+        # The engine fails with the error of the other thread.
         self._inbox.take(0)
 
     def _rounds(self) -> SlotRounds:
@@ -205,23 +206,19 @@ class SlotEngine:
             readers,
             self._inbox,
             self._intake,
-            self._exchange.send_emitted,
-            self._exchange.end_level,
-            lambda number: send(self._link, Busy(number)),
+            RoundLinks(
+                self._exchange.send_emitted,
+                self._exchange.end_level,
+                lambda number: send(self._link, Busy(number)),
+            ),
             self._cache,
         )
 
     def _make_feeds(self, go: Go) -> None:
+        links = FeedLinks(self._exchange.send_read, self._exchange.end_read, self._inbox.fail, self._together)
         for source in self._job.sources:
             self._feeds[source.node.name] = Feed(
-                source.reader,
-                self._arrivals(source, go),
-                _sender(self._task, source),
-                self._exchange.send_read,
-                self._exchange.end_read,
-                self._inbox.fail,
-                self._together,
-                self._number,
+                source.reader, self._arrivals(source, go), _sender(self._task, source), links, self._number
             )
 
     def _arrivals(self, source: BoundSource, go: Go) -> Arrivals:
@@ -242,10 +239,10 @@ class SlotEngine:
             lambda: send(self._link, CaughtUp()),
         )
 
-    def _interval(self, rounds: SlotRounds, log: TaskLog | None) -> bool:
+    def _run_interval(self, rounds: SlotRounds, log: TaskLog | None) -> bool:
         """Run one interval, and return whether it is the last.
 
-        All that belongs to it is processed then. What it has changed is stored beside the rounds of the next one.
+        By then all of its input is processed. Its changes are stored during the rounds of the next one.
         """
         job, number = self._job, self._number
         meter = IntervalMeter(job.writer, self._task)
@@ -256,11 +253,11 @@ class SlotEngine:
             job.writer, job.first_batch + number, self._task, self._attempt, meter, self._version
         )
         if job.writer.holds_locks:
-            # A record may wait for the commit of the interval before, and that for what this thread stores.
+            # A record may wait for the commit of the last interval, which waits for the changes that are stored here.
             rounds.finish(self._storing)
         try:
             written.write(rounds.live(self._storing) if log is None else rounds.replay(log.rounds))
-            # The next interval may write to them at once, and they must not wait for its records.
+            # The next interval may write to these sinks at once, so this one's output must not wait for its records.
             written.finish_visible()
             is_last = self._is_last
             stored = rounds.cut(goes_on=not is_last)
@@ -319,7 +316,7 @@ class SlotEngine:
                 return
 
     def _start(self, stream: str) -> None:
-        """Start a feed, unless it has started. The engine and its listener to the coordinator are two threads."""
+        """Start a feed, unless it has started. Both the engine and its listener to the coordinator may call this."""
         with self._starting:
             if stream not in self._started:
                 self._started.add(stream)
@@ -330,7 +327,7 @@ class SlotEngine:
         return message
 
     def _guard(self, work: Callable[[], None]) -> None:
-        """Run a thread of the engine, which fails with it."""
+        """Run a thread of the engine; if it fails, so does the engine."""
         try:
             work()
         except BaseException as e:  # whatever it is

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -34,7 +35,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Forwarder
 from penstock.state.kept_slots import SlotCache, kept_slots
 
-__all__ = ["FOR_EACH_LEVEL", "Send", "SlotRounds", "Totals"]
+__all__ = ["FOR_EACH_LEVEL", "RoundLinks", "Send", "SlotRounds", "Totals"]
 
 
 class Send(Protocol):
@@ -57,6 +58,22 @@ class Send(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class RoundLinks:
+    """The links of a slot's rounds to the other slots and to the coordinator.
+
+    Attributes:
+        send: sends what a level emits.
+        end_level: tells all slots, including this one, that the output of a level has ended in an interval.
+        on_busy: called with the interval before its first round that has anything to do.
+
+    """
+
+    send: Send
+    end_level: Callable[[str, int, int], None]
+    on_busy: Callable[[int], None]
+
+
 FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, CHECKPOINT_COMMANDS, WATERMARKS, WAKE})
 """The destinations of rows that every level of a slot sees, one after the other."""
 
@@ -68,7 +85,7 @@ _STALLED_AFTER_S: Final = 120.0
 # A slot does other work between two rounds for about this long.
 _BESIDE_S: Final = 0.001
 
-# Counts of which the newest is the value; others add up.
+# For these counts the newest value counts; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
 
 
@@ -103,9 +120,8 @@ class SlotRounds:
         readers: the senders that read streams, in all engines.
         inbox: the queue of deliveries.
         intake: learns how fast rounds are.
-        send: sends what a level emits.
-        announce: tells all slots, this one too, that the output of a level has ended in an interval.
-        on_busy: called with the interval before its first round that has anything to do.
+        links: to the other slots and the coordinator.
+        cache: the tables that the worker keeps of slots.
 
     """
 
@@ -116,16 +132,12 @@ class SlotRounds:
         readers: Iterable[str],
         inbox: Inbox,
         intake: Intake,
-        send: Send,
-        announce: Callable[[str, int, int], None],
-        on_busy: Callable[[int], None],
+        links: RoundLinks,
         cache: SlotCache = kept_slots,
     ) -> None:
         self._inbox: Final = inbox
         self._intake: Final = intake
-        self._send: Final = send
-        self._announce: Final = announce
-        self._on_busy: Final = on_busy
+        self._links: Final = links
         self._sender: Final = f"slot/{task}"
         steps = self._steps = [[node.id for node in level] for level in plan.levels()]
         self._levels: Final = [Level(plan, step_ids, cache) for step_ids in steps]
@@ -208,11 +220,11 @@ class SlotRounds:
             yield from self._round(one)
 
     def _steps_of(self, level: int) -> list[str]:
-        """Return the steps of a level; the level 0 has none, but what goes to sinks at once."""
+        """Return the steps of a level; level 0 has none, only the records that go straight to sinks."""
         return self._steps[level - 1] if level else []
 
     def _work_beside(self, beside: Iterator[None]) -> bool:
-        """Do a part of the other work, and return whether all of it is done."""
+        """Do a part of the other work; return whether it is finished."""
         begun_s = time.perf_counter()
         is_over = True
         for _ in beside:
@@ -273,7 +285,7 @@ class SlotRounds:
     def _note_work(self) -> None:
         if not self._is_busy:
             self._is_busy = True
-            self._on_busy(self._interval)
+            self._links.on_busy(self._interval)
 
     def _bundles(self, one: Round) -> _Bundles:
         return (self._for_end if one.at_end else self._waiting)[one.level]
@@ -305,7 +317,9 @@ class SlotRounds:
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
         self._intake.note(sum(delivery.nbytes for delivery in taken), time.perf_counter() - begun_s)
-        others = self._send(self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end)
+        others = self._links.send(
+            self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end
+        )
         yield from self._without_counts(others)
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:
@@ -327,7 +341,7 @@ class SlotRounds:
                 yield from self._round(Round(level, now_ms(), taken, at_end=True))
             self._ended += 1
             if 0 < level < len(self._levels):
-                self._announce(self._sender, self._interval, level)
+                self._links.end_level(self._sender, self._interval, level)
 
     def _has_waiting(self) -> bool:
         return any(bundles for waiting in self._waiting for bundles in waiting.values())
@@ -340,7 +354,7 @@ class SlotRounds:
 
 
 def _due(level: Level, now_ms: int) -> SourceTimes | None:
-    """Return the time of the earliest due timer of a level, which causes the output of a round without records."""
+    """Return the time of the earliest due timer of a level, the cause of the output of a round without records."""
     due_ms = level.next_timer_ms
     return None if due_ms is None or due_ms > now_ms else SourceTimes.at(due_ms, 1)
 

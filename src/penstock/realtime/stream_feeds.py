@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.metrics.source_times import SourceTimes
@@ -25,6 +26,7 @@ __all__ = [
     "Arrivals",
     "EndOfInterval",
     "Feed",
+    "FeedLinks",
     "FollowedTopics",
     "PushedRanges",
     "RepeatedReadings",
@@ -58,11 +60,11 @@ class Arrivals(Protocol):
 
     @property
     def has_history(self) -> bool:
-        """Whether not all that was there at the start is read."""
+        """Whether records that were there at the start are still unread."""
 
     @property
     def positions(self) -> Offsets | None:
-        """The position after the chunks that `next` has returned, if the coordinator does not know it."""
+        """The position after the chunks that `next` has returned, unless the coordinator knows it."""
 
     def next(self) -> Arrival | None:
         """Wait for a while, and return what has arrived. None is the end of the last interval."""
@@ -74,9 +76,9 @@ class Arrivals(Protocol):
 class FollowedTopics:
     """The partitions of topics that an engine follows.
 
-    `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere.
-    `gone` has partitions whose topics are gone, with what was not read: they end with a chunk that says so. It takes no
-    more records at once than the intake of the slot suggests.
+    `history` has their ends at the start, if data waits for these records; `until` has the offsets at which to stop, if
+    any. `gone` has the partitions of deleted topics, with their unread offsets: they end with a chunk that says so. No
+    more records are taken at once than the intake of the slot suggests.
     """
 
     def __init__(
@@ -98,19 +100,19 @@ class FollowedTopics:
         self._ends: Final = threading.Event()
         self._reader: TopicReader | None = None
         self.positions: Offsets | None = {**starts, **{name: at for name, (at, _) in self._gone.items()}}
-        # The same, beyond marks of transactions, which no reader sees.
+        # The same offsets, past the marks of transactions, which no reader sees.
         self._read_to: dict[str, int] = dict(starts)
 
     @property
     def has_history(self) -> bool:
-        """Whether not all that was there at the start is read."""
+        """Whether records that were there at the start are still unread."""
         return self._is_before(self._history)
 
     def _is_before(self, ends: Offsets) -> bool:
         return any(self._read_to.get(name, 0) < end for name, end in ends.items())
 
     def next(self) -> Arrival | None:
-        """Wait for some time, and return what has come."""
+        """Wait for a while, and return the records that have arrived."""
         if self._gone:
             return self._report_gone()
         if self._ends.is_set() or (self._until is not None and not self._is_before(self._until)):
@@ -129,7 +131,7 @@ class FollowedTopics:
         return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])
 
     def _report_gone(self) -> Arrival:
-        """End the partitions whose topics are gone."""
+        """End the partitions of deleted topics."""
         splits = [Split(name, GONE, *offsets) for name, offsets in sorted(self._gone.items())]
         self._gone = {}
         self.positions = dict(self._starts)
@@ -142,7 +144,7 @@ class FollowedTopics:
         )
 
     def _see(self, chunks: Iterable[SourceChunk]) -> None:
-        """Learn the size of records. A few records say little, and then nothing waits."""
+        """Learn the size of records. Small chunks are ignored: they say little, and nothing waits."""
         sizes = [
             (chunk.raw.nbytes, len(chunk.raw))
             for chunk in chunks
@@ -237,20 +239,35 @@ class EndOfInterval:
             self._changed.notify_all()
 
 
+@dataclass(frozen=True)
+class FeedLinks:
+    """The links of the feeds of an engine to its slots and to each other.
+
+    Attributes:
+        send: sends rows of a sender in an interval.
+        end: tells that a sender has ended an interval, or only the history of its stream.
+        fail: called with the error that ends the thread of a feed.
+        together: the end of the interval in all feeds.
+
+    """
+
+    send: Callable[[str, int, Iterable[PackedRow], SourceTimes | None], None]
+    end: Callable[[str, int, int], None]
+    fail: Callable[[BaseException], None]
+    together: EndOfInterval
+
+
 class Feed:
     """A thread that reads one stream in one engine, and sends what it reads.
 
-    `taken` has what it has read in the interval that has ended last, and its positions then. `lag` is what waited in a
-    topic then, and `work_s` the processor time that reading has taken so far.
+    `taken` has its readings in the interval that ended last, and its positions at that end. `lag` is the lag of a topic
+    at that end, and `work_s` the processor time that reading has taken so far.
 
     Args:
         reader: turns chunks into rows.
         arrivals: the records of the stream that have arrived.
         sender: the name under which rows are sent.
-        send: sends rows of a sender in an interval.
-        end: tells that a sender has ended an interval, or only the history of its stream.
-        fail: called with the error that ends the thread.
-        together: the end of the interval in all feeds.
+        links: those of all feeds of the engine.
         interval: the first interval.
 
     """
@@ -260,19 +277,13 @@ class Feed:
         reader: RowReader,
         arrivals: Arrivals,
         sender: str,
-        send: Callable[[str, int, Iterable[PackedRow], SourceTimes | None], None],
-        end: Callable[[str, int, int], None],
-        fail: Callable[[BaseException], None],
-        together: EndOfInterval,
+        links: FeedLinks,
         interval: int,
     ) -> None:
         self._reader: Final = reader
         self.arrivals: Final = arrivals
         self._sender: Final = sender
-        self._send: Final = send
-        self._end: Final = end
-        self._fail: Final = fail
-        self._together: Final = together
+        self._links: Final = links
         self._interval = interval
         self._readings: list[Reading] = []
         self._positions = arrivals.positions
@@ -303,9 +314,9 @@ class Feed:
             self.taken = (self._readings, self._positions)
             self.lag = self.arrivals.lag() if isinstance(self.arrivals, FollowedTopics) else None
             self._readings = []
-            self._end(self._sender, self._interval, 0)
+            self._links.end(self._sender, self._interval, 0)
             self._interval += 1
-            self._together.reach()
+            self._links.together.reach()
 
     def _run(self) -> None:
         in_history = True
@@ -313,7 +324,7 @@ class Feed:
             while True:
                 if in_history and not self.arrivals.has_history:
                     in_history = False
-                    self._end(self._sender, self._interval, HISTORY)
+                    self._links.end(self._sender, self._interval, HISTORY)
                 found = self.arrivals.next()
                 if found is None:
                     break
@@ -323,17 +334,17 @@ class Feed:
                     self._take(found)
             self._cut()
         except BaseException as e:  # whatever it is, the engine ends with it
-            self._fail(e)
+            self._links.fail(e)
 
     def _take(self, arrival: Arrival) -> None:
         reading, chunks, _ = arrival
         with self._lock:
             self._positions = self.arrivals.positions
             if chunks:
-                self._together.await_all(self._interval)
+                self._links.together.await_all(self._interval)
                 self._readings.append(reading)
                 rows = self._reader.rows(chunks, reading.now_ms)
-                self._send(self._sender, self._interval, rows, times_of(chunks, reading.now_ms))
+                self._links.send(self._sender, self._interval, rows, times_of(chunks, reading.now_ms))
         self.work_s = time.thread_time()
 
 

@@ -27,7 +27,7 @@ class TopicGrowth:
     """
 
     def __init__(self, topics: Mapping[str, KafkaLog], notify: Callable[[], None]) -> None:
-        # Logs of its own, with clients of its own.
+        # Separate logs with separate clients, since the engines use theirs at the same time.
         self._topics: Final = {name: dataclasses.replace(log) for name, log in topics.items()}
         self._notify: Final = notify
         self._followed: dict[str, set[str]] | None = None

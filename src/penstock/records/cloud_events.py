@@ -31,7 +31,7 @@ class CloudEventsFormat:
 
     `attributes` are fields of the record, each with the name of its attribute; the other fields are in `data`. To
     encode, `templates` are the id, the source and the type of each event, with `{field}` in them. With `is_binary` it
-    encodes the data alone, and `binary_attributes` returns what belongs into headers.
+    encodes the data alone, and `binary_attributes` returns the attributes for the headers.
     """
 
     def __init__(

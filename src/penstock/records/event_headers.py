@@ -32,9 +32,9 @@ _REQUIRED: Final = ("specversion", "id", "source", "type")
 _CONTENT_TYPE: Final = "content-type"
 _STRUCTURED: Final = b"application/cloudevents"
 _JSON_TYPE: Final = re.compile(rb"[^/;]+/(?:[^;]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
-# What the HTTP binding of CloudEvents leaves as it is in headers.
+# Characters that the HTTP binding of CloudEvents leaves unchanged in headers.
 _PRINTABLE: Final = bytes(code for code in range(0x21, 0x7F) if code not in b'"%')
-# A text that is one in JSON, too. All other texts stay texts, which do not fit a field of another type.
+# Such a text is a number or boolean in JSON too. Other texts stay texts, and do not fit a field of another type.
 _BARE: Final = re.compile(r"true|false|-?(?:0|[1-9][0-9]*)")
 
 
@@ -93,14 +93,14 @@ class EventHeaders:
 def event_headers_of(
     attributes: Sequence[tuple[str, str]], record_type: RecordType, prefix: str = "ce_"
 ) -> EventHeaders:
-    """Return what a source reads of headers. Raises SchemaError when the record has no such field."""
+    """Return the headers that a source reads. Raises SchemaError when the record has no such field."""
     kinds = {name: record_type.field(field).arrow_type for field, name in attributes}
     bare = {name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_boolean(kind)}
     return EventHeaders(tuple(dict.fromkeys([*_REQUIRED, *kinds])), frozenset(bare), prefix)
 
 
 def _data(content_type: bytes | None, body: bytes) -> dict[str, Any]:
-    # Checked before it stands among the attributes, so that it is nothing but a value.
+    # Checked before it is put among the attributes, so that it is nothing but a value.
     if is_json_data(content_type, body):
         return {"data": msgspec.Raw(body)}
     return {"data_base64": base64.b64encode(body).decode()}
@@ -133,7 +133,7 @@ def attribute_texts(column: pa.Array) -> pa.Array:
 
 
 def http_header_text(value: bytes) -> bytes:
-    r"""Return an attribute as a header of HTTP has it: in quotes or not, with other characters than ASCII in percents.
+    r"""Decode an attribute from an HTTP header: quoted or not, with non-ASCII characters percent-encoded.
 
     >>> http_header_text(b"caf%C3%A9"), http_header_text(b'"a \\"b\\""')
     (b'caf\xc3\xa9', b'a "b"')
@@ -144,7 +144,7 @@ def http_header_text(value: bytes) -> bytes:
 
 
 def http_header_value(text: bytes) -> str:
-    r"""Return the header of HTTP for an attribute, with percents where the binding of CloudEvents asks for them.
+    r"""Return the HTTP header for an attribute, percent-encoded where the binding of CloudEvents requires it.
 
     >>> http_header_value(b"caf\xc3\xa9 a"), http_header_text(http_header_value(b'"100%"').encode())
     ('caf%C3%A9%20a', b'"100%"')

@@ -1,4 +1,4 @@
-"""Exact values: refuse values of Python that a column silently holds as others."""
+"""Exact values: refuse Python values that a column would silently change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Values: TypeAlias = Sequence[Any] | npt.NDArray[Any]
 
 
 def check_exact(values: _Values, column: pa.Array) -> None:
-    """Raise ValueError when a column that was made of some values holds another one instead.
+    """Raise ValueError when a column made from some values holds a different value.
 
     Arrow drops the fraction of numbers where it makes integers of them, takes a number for a time or a date as
     microseconds or days since 1970, and makes infinities of numbers that are too large for 32 bits.

@@ -34,7 +34,7 @@ __all__ = [
 _WHOLE_NUMBER: Final = r"^-?[0-9]+$"
 _FIRST_MS: Final = int(dt.datetime.min.replace(tzinfo=dt.UTC).timestamp()) * 1000
 _LAST_MS: Final = int(dt.datetime.max.replace(tzinfo=dt.UTC, microsecond=0).timestamp()) * 1000 + 999
-# So much of a key or header is shown in a dead letter.
+# A dead letter shows this much of a key or header.
 _SHOWN_BYTES: Final = 100
 
 
@@ -156,7 +156,7 @@ def _unfit(field: Field, part: MessagePart) -> str | None:
 
 
 def body_type(kind: RecordType, metadata: Metadata) -> RecordType:
-    """Return the type of what the bodies of messages hold: the fields that are not filled from metadata."""
+    """Return the type of the bodies of messages: the fields that are not filled from metadata."""
     return _body_type((kind, metadata)) if metadata else kind
 
 
@@ -195,7 +195,7 @@ def _body_class(kind: RecordType, fields: list[Field]) -> type:
 
 
 def defaults_of(given: type) -> dict[str, tuple[Any]]:
-    """Return the defaults of the fields of a dataclass or a Struct, each as what `defstruct` takes."""
+    """Return the defaults of the fields of a dataclass or a Struct, in the form that `defstruct` takes."""
     values: list[tuple[str, Any, Any]]
     if dataclasses.is_dataclass(given):
         values = [(one.name, one.default, one.default_factory) for one in dataclasses.fields(given)]

@@ -53,9 +53,9 @@ def fold_name(name: str) -> str:
 
 
 def match_names(wanted: Sequence[str], there: Iterable[str]) -> list[str | None]:
-    """Return for each name the one that is there and matches it: as it is, or else without case and underscores.
+    """Return for each name the existing one that matches it: exactly, or else without case and underscores.
 
-    None stands for no such name. Raises SchemaError when there are several.
+    It is None if no name matches. Raises SchemaError if several match.
 
     >>> match_names(["sensor_id", "room"], ["sensorId"])
     ['sensorId', None]
@@ -153,7 +153,7 @@ def _rename(value: dict[str, Any], names: Iterable[str]) -> None:
 
 
 def _fields_of(kind: type) -> Iterable[tuple[str, Any, Callable[[], Any] | None]]:
-    """Yield each field of a class with its type, and what makes its default as a builtin."""
+    """Yield each field of a class with its type, and a function that makes its default as a builtin."""
     hints = _hints_of(kind)
     missing: Any
     fields: Iterable[Any]
@@ -204,7 +204,7 @@ def find_unreadable_rows(column: pa.Array, hint: Any, read: Callable[[pa.Array],
 
 
 def _is_readable(column: pa.Array, hint: Any, *, may_be_null: bool = True) -> bool:
-    """Return whether all values of a column are surely those of a type. A False leaves it open."""
+    """Return whether all values of a column certainly fit a type. False means that some may not."""
     hint, is_optional = without_none(hint)
     if column.null_count:
         if not (may_be_null or is_optional):
@@ -232,7 +232,7 @@ def _is_readable(column: pa.Array, hint: Any, *, may_be_null: bool = True) -> bo
 def mixes_times(there: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a number would become a time, or a time a number, also within nested types.
 
-    A number does not say what it counts, and since when. Arrow takes it for microseconds or days since 1970.
+    A number has no unit and no origin; Arrow takes it for microseconds or days since 1970.
     """
     if pa.types.is_struct(there) and pa.types.is_struct(wanted):
         kinds = {fold_name(one.name): one.type for one in there}

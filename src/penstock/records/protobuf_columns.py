@@ -25,7 +25,7 @@ def panics_as_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as e:
-        # The class of panics cannot be imported, and is not an Exception, which nobody would take for a bad message.
+        # The class of panics cannot be imported and is not an Exception, so no caller would treat it as a bad message.
         if type(e).__name__ != "PanicException":
             raise
         raise ValueError(f"the protobuf message cannot be converted ({e})") from None
@@ -73,7 +73,7 @@ def fitted(column: pa.Array, field: Field) -> pa.Array:
 
 
 def _has_all(there: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a nested type has all that is in another one, under the same names."""
+    """Return whether a nested type has all the fields of another one, under the same names."""
     if pa.types.is_struct(there) and pa.types.is_struct(wanted):
         return all(
             there.get_field_index(one.name) >= 0 and _has_all(there.field(one.name).type, one.type)

@@ -1,4 +1,4 @@
-"""Shown values: the values of a column for people, also those that Python does not have."""
+"""Shown values: the values of a column for people, including those that Python cannot represent."""
 
 from __future__ import annotations
 

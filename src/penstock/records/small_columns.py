@@ -1,7 +1,7 @@
 """Small columns: make and convert columns of a few values in a fraction of the time that Arrow takes.
 
 Arrow takes some 5 us to make a column of Python's values and 10 to 20 us to call a kernel, however few values there
-are. Where records come one by one that is most of what a record costs.
+are. For records that come one by one, that is most of their cost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _texts(values: Sequence[str], kind: pa.DataType) -> pa.Array:
     return _bytes([value.encode() for value in values], kind)
 
 
-# What makes a column of a type, by its number, from values that are all of one class.
+# The functions that make a column of a type, by its number, from values that are all of one class.
 _MAKERS: Final[dict[int, tuple[type, Callable[[Any, pa.DataType], pa.Array]]]] = {
     pa.int32().id: (int, _numbers("i")),
     pa.int64().id: (int, _numbers("q")),
@@ -90,5 +90,5 @@ def decimal_texts(column: pa.Array) -> pa.Array:
 
 
 def are_all_rows(rows: list[int], count: int) -> bool:
-    """Return whether rows are all of a column with this many values, in order, so that nothing need be picked."""
+    """Return whether rows are all rows of a column with this many values, in order, so that no selection is needed."""
     return len(rows) == count and rows == list(range(count))

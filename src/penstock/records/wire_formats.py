@@ -357,11 +357,11 @@ class _Table:
         self._known: Final = known
         self._values: Final = values
         pairs = list(zip(known.to_pylist(), values.to_pylist(), strict=True))
-        # The first of equal ones counts.
+        # The first of equal values counts.
         self._of: Final = {None: None, **dict(reversed(pairs))}
 
     def translate(self, column: pa.Array, what: str) -> pa.Array:
-        """Return what the values of a column stand for. Raises ValueError for one that is not known."""
+        """Return the values that those of a column stand for. Raises ValueError for an unknown one."""
         if len(column) <= FEW:
             found = column.to_pylist()
             if all(value in self._of for value in found):

@@ -21,7 +21,7 @@ __all__ = ["AvroColumns", "columns_of", "fitting"]
 
 _Ints = npt.NDArray[np.int64]
 _Reader = Callable[["_Cursor"], pa.Array]
-# So many bytes may be looked at behind a place.
+# A reader may look at this many bytes after a place.
 _PADDING: Final = 8
 _MORE: Final = np.uint64(0x8080_8080_8080_8080)
 _ONE: Final = np.uint64(1)
@@ -42,7 +42,7 @@ class _Cursor:
         return np.ndarray((len(self.data) - width + 1,), kind, self.data, 0, (1,))[self.at]
 
     def skip(self, sizes: _Ints | int) -> None:
-        """Move on by some bytes, none of them negative; behind the end of a message is odd."""
+        """Move on by some bytes, none of them negative; to leave the message is odd."""
         after = self.at + sizes
         beyond = after > self.end
         if beyond.any():

@@ -10,7 +10,7 @@ from penstock.errors import SchemaError
 __all__ = ["DepthCheck", "make_depth_check"]
 
 _MOST_LEVELS: Final = 1000
-# The reader calls itself for each level, which may take one byte. So many levels it survives.
+# The reader calls itself for each level, which may take one byte. It survives this many levels.
 _SAFE_BYTES: Final = 1024
 _FIXED_BYTES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _MOST_DIGITS: Final = 10

@@ -1,4 +1,4 @@
-"""Field defaults: what a field of a record has where the schema of a message does not have it."""
+"""Field defaults: the value of a field of a record when the schema of a message lacks the field."""
 
 from __future__ import annotations
 

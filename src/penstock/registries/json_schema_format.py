@@ -99,7 +99,7 @@ class _Reader:
         return Decoded(found.batch, rows if bad else None, sorted(bad))
 
     def _values(self, bodies: pa.Array) -> tuple[list[Any], list[tuple[int, str]]]:
-        """Return the values of JSON texts, None for what is none, and why. Objects are read as lines if they are."""
+        """Return the values of JSON texts, None for invalid ones, and the reasons. Lines are read at once."""
         try:
             values: list[Any] = self._plain.decode_lines(join_lines(bodies))
         except (ValueError, RecursionError):

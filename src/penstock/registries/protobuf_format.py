@@ -146,7 +146,7 @@ class RegisteredProtobufFormat:
 
     Each is decoded by the schema that it names. A field of the record type that the message does not have gets its
     default, and one that the record type does not have is left out. For a sink, `registered` registers the file of
-    its message class, behind the files that it imports.
+    its message class, after the files that it imports.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ __all__ = ["BoundSource"]
 
 @dataclass(frozen=True)
 class BoundSource:
-    """A source of the job, the log that it reads, and what makes packed rows of its records."""
+    """A source of the job, the log that it reads, and the reader that makes packed rows of its records."""
 
     node: SourceNode
     log: ReplayableLog[Any]

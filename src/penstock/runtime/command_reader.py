@@ -59,7 +59,7 @@ _SHOWN_BYTES: Final = 4096
 class CommandReader:
     """A reader that turns the chunks of the command stream into admitted commands, one packed row for each slot.
 
-    With `models_beside` the driver examines models, and a command never waits for that; otherwise this reader does,
+    With `models_beside` the driver examines models, and no command waits for that. Otherwise this reader examines them,
     with `examines_apart` in other processes.
     """
 
@@ -85,7 +85,7 @@ class CommandReader:
                 admitted, letters, kept = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
             yield from (counts_row(FETCHED, name, 1) for name in kept)
-            for destination, some in self._by_destination(admitted):
+            for destination, some in self._split_by_destination(admitted):
                 for slot in self.plan.slot_of.values():
                     concerns = functools.partial(_concerns, slot)
                     body = encode_commands(commands_for_slot(some, slot.own, concerns))
@@ -93,7 +93,9 @@ class CommandReader:
         if not self.plan.in_real_time:
             yield from times_row(COMMANDS, times.read)
 
-    def _by_destination(self, admitted: list[AdmittedCommand]) -> list[tuple[str, list[AdmittedCommand]]]:
+    def _split_by_destination(
+        self, admitted: list[AdmittedCommand]
+    ) -> list[tuple[str, list[AdmittedCommand]]]:
         """Separate commands for the end of the interval. The cut of a micro-batch is at once and at the checkpoint."""
         if not self.plan.in_real_time:
             return [(SLOT_COMMANDS, admitted)] if admitted else []
@@ -164,9 +166,9 @@ class CommandReader:
         return msgspec.structs.replace(command, payload=msgspec.Raw(content))
 
     def _check_model(self, command: Command, place: RecordPosition) -> None:
-        """Do for a command on a model what depends on the world: look at places, contents and times.
+        """Check what depends on the outside world in a command on a model: places, contents and times.
 
-        Raises CommandError with what is wrong; a replay gets the same answer. What is not valid is left to validation.
+        Raises CommandError with the reason; a replay gets the same answer. An invalid command is left to validation.
         """
         step = self.plan.accepting.steps.get(command.target.step)
         if step is None or command.kind in step.handlers or command.kind not in step.kinds:

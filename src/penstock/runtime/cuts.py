@@ -37,7 +37,7 @@ class Cut:
     """The end of each stream in one micro-batch.
 
     For folders and journals the end is a position (files or bytes read so far), for Kafka the next offset by
-    topic and number of the partition, and for logs of a user's own by the name of the partition.
+    topic and number of the partition, and for custom logs by the name of the partition.
     """
 
     batch_id: int
@@ -45,7 +45,7 @@ class Cut:
 
 
 def write_stream_order(checkpoint: Path, streams: Sequence[str], first_batch: int = 0) -> None:
-    """Write the order of the streams in Spark's offset log, and the number of what Spark calls batch 0."""
+    """Write the order of the streams in Spark's offset log, and the number of the micro-batch that Spark calls 0."""
     # Atomically, since other processes may read it at any moment.
     order = {"streams": list(streams), "first_batch": first_batch}
     write_atomically(checkpoint / _ORDER_FILE, json.dumps(order).encode())
@@ -82,7 +82,7 @@ def runs_in_real_time(spark_folder: Path) -> bool:
 
 
 def _interval_positions(folder: Path, number: int) -> dict[str, dict[str, Any]]:
-    """Return the positions after an interval. One that Spark has planned but that did not end starts where they are."""
+    """Return the positions after an interval. Those of a planned one that did not end are where it starts."""
     for one in (number, number - 1):
         path = folder / str(one)
         if path.exists():
@@ -128,7 +128,7 @@ def _end(offset: dict[str, Any]) -> int | dict[tuple[str, int | str], int]:
     if "position" in offset:
         return int(offset["position"])
     topics = offsets_by_topic(offset)
-    # The partitions of a topic are numbers, those of an own log have any names.
+    # The partitions of a topic are numbers; those of a custom log have any names.
     return {
         (topic, name if topic == PARTITIONS else int(name)): end
         for topic, found in topics.items()

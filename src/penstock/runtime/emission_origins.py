@@ -27,7 +27,7 @@ def origin_columns(
 ) -> list[pa.Array | None]:
     """Return the names of the records of emissions that follow each other; None where the causes are unknown.
 
-    All that a record has caused must be among the emissions.
+    All records that one record has caused must be among the emissions.
     """
     found: list[pa.Array | None] = [None] * len(emissions)
     by_output: dict[str, list[int]] = {}
@@ -48,7 +48,7 @@ def _names(groups: npt.NDArray[np.uint16], causes: Sequence[Causes | None]) -> p
     known = [one for one in causes if one is not None]
     places = pa.concat_arrays([one.places for one in known])
     offsets = pa.concat_arrays([one.offsets for one in known])
-    numbers = _numbers(
+    numbers = _number_rows(
         groups.astype(np.int64),
         np.asarray(places.dictionary_encode().indices, np.int64),
         np.asarray(offsets, np.int64),
@@ -62,7 +62,7 @@ def _names(groups: npt.NDArray[np.uint16], causes: Sequence[Causes | None]) -> p
     )
 
 
-def _numbers(groups: _Ints, places: _Ints, offsets: _Ints) -> _Ints:
+def _number_rows(groups: _Ints, places: _Ints, offsets: _Ints) -> _Ints:
     """Number the rows that are equal in all three, in their order."""
     count = len(groups)
     # It is stable, so rows that are equal stay in order.

@@ -52,7 +52,7 @@ class GatheredRows:
             self._file.close()
 
     def _keep(self, row: PackedRow) -> PackedRow:
-        """Return the row with its body in memory or, above the limit, on disk, where it may be already."""
+        """Return the row with its body in memory or, above the limit, on disk, where it may already be."""
         if isinstance(row.body, StoredBody):
             return row
         size = len(row.body)

@@ -24,7 +24,7 @@ _MANY_RECORDS: Final = 4000
 
 
 def by_key_group(blocks: list[Block], groups_of: Callable[[Block], npt.NDArray[np.uint16]]) -> list[Block]:
-    """Return the records of many blocks as one block for each origin, ordered by key group; few as they are.
+    """Return the records of many blocks as one block for each origin, ordered by key group; a few stay unchanged.
 
     Records of one key group keep their order. `groups_of` returns the key group of each record of a block.
     """

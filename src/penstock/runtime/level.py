@@ -61,7 +61,7 @@ _HELD_BYTES: Final = 64 << 20
 _SMALL_BYTES: Final = 4 << 10
 # A micro-batch of up to this many records for a step in a slot is processed like a round of real time.
 MAX_MERGED_RECORDS: Final = 1000
-# The most keys that one query of a lookup asks for.
+# The maximum number of keys in one query of a lookup.
 _MAX_RECORDS_OF_LOOKUPS: Final = 100_000
 
 
@@ -243,13 +243,13 @@ class _StepRunner:
             rows = self._hold(rows, run, entries)
         elif held_before:
             controls = [row for row in rows if row.input not in self._data]
-            yield from self._records(controls, run, more_follows=True)
+            yield from self._run_records(controls, run, more_follows=True)
             rows = [row for row in rows if row.input in self._data]
             for part in range(run.header.held_parts):
-                yield from self._records(_take_held(entries, part), run, more_follows=True)
+                yield from self._run_records(_take_held(entries, part), run, more_follows=True)
             run.header.held_bytes = run.header.held_parts = 0
-        yield from self._records(rows, run)
-        yield from self._time(run, first)
+        yield from self._run_records(rows, run)
+        yield from self._report_time(run, first)
         traces = run.traces(self._level)
         if traces:
             yield reports_row(self.node.step, first, work.at, traces)
@@ -299,7 +299,7 @@ class _StepRunner:
         else:
             self._cache.put(opened.name, tables.keep())
 
-    def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
+    def _report_time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
         """Report the event time to the driver, and to the steps after this one once it has changed."""
         time, clock = run.time, run.event_clock
         if time is None or clock is None:
@@ -309,7 +309,7 @@ class _StepRunner:
         if update is not None:
             yield from watermark_rows(update, self._plan.first_key_groups)
 
-    def _records(
+    def _run_records(
         self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False
     ) -> Iterator[PackedRow]:
         """Run the keyed records of all key groups, and their due timers."""
@@ -320,7 +320,7 @@ class _StepRunner:
             found = iter([(first, blocks)] if blocks or run.due_groups else [])
         else:
             if self._plan.in_real_time:
-                rows = self._by_key_groups(rows)
+                rows = self._split_by_key_groups(rows)
             by_group = operator.attrgetter("key_group")
             parts: dict[int, list[PackedRow]] = {group: [] for group in run.due_groups}
             parts |= {group: list(part) for group, part in itertools.groupby(rows, key=by_group)}
@@ -342,7 +342,7 @@ class _StepRunner:
         return all(size <= limit for size in sizes)
 
     def _of_round(self, rows: Iterable[PackedRow]) -> list[Block]:
-        """Return the blocks of a round in real time. Many records for code that takes them one by one are ordered."""
+        """Return the blocks of a round in real time, ordered by key group if that makes single records faster."""
         blocks = list(map(self._block, rows))
         return by_key_group(blocks, self._groups_in) if self._orders_rounds else blocks
 
@@ -402,7 +402,7 @@ class _StepRunner:
         """Store the data for later and return the other rows, which are control records."""
         data: Iterable[PackedRow] = (row for row in rows if row.input in self._data)
         if self._plan.in_real_time:
-            data = self._by_key_groups(data)
+            data = self._split_by_key_groups(data)
         for piece in pieces_of_groups(data, _HELD_BYTES):
             held = list(map(in_memory, piece))
             entries.put(held_name(run.header.held_parts), msgspec.msgpack.encode(held))
@@ -413,7 +413,7 @@ class _StepRunner:
     def _groups_of(self, keys: pa.Array) -> npt.NDArray[np.uint16]:
         return key_groups(keys, self._plan.key_groups)
 
-    def _by_key_groups(self, rows: Iterable[PackedRow]) -> list[PackedRow]:
+    def _split_by_key_groups(self, rows: Iterable[PackedRow]) -> list[PackedRow]:
         """Split rows, each with the records of a slot, by key group. Parts of a step without a key stay whole."""
         if not self._core.has_key:
             return list(rows)

@@ -80,7 +80,7 @@ def _without(found: Decoded, reasons: dict[int, str]) -> Decoded:
 
 
 def _numbered(found: Decoded, batch: pa.RecordBatch, kept: Any, reasons: dict[int, str]) -> Decoded:
-    """Return some rows of what is decoded. `kept` and `reasons` have the numbers of rows there."""
+    """Return some of the decoded rows. `kept` and `reasons` have their row numbers."""
     rows = np.arange(len(found.batch), dtype=np.int64) if found.rows is None else found.rows
     bad = [*found.bad, *((int(rows[row]), reason) for row, reason in reasons.items())]
     return Decoded(batch, rows[kept], sorted(bad))

@@ -219,10 +219,10 @@ def _as_batch(rows: list[PackedRow], slots: npt.NDArray[np.int32]) -> pa.RecordB
     fields = list(PACKED_SCHEMA)[1:]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=False)]
     slot = pa.array(slots[arrays[1].to_numpy()])
-    return pa.RecordBatch.from_arrays([slot, *arrays, _binary(bodies)], schema=PACKED_SCHEMA)
+    return pa.RecordBatch.from_arrays([slot, *arrays, _build_binary(bodies)], schema=PACKED_SCHEMA)
 
 
-def _binary(bodies: Sequence[Any]) -> pa.Array:
+def _build_binary(bodies: Sequence[Any]) -> pa.Array:
     """Build a binary column of buffers, with one copy of each."""
     offsets = np.zeros(len(bodies) + 1, np.int32)
     np.cumsum([len(body) for body in bodies], out=offsets[1:])

@@ -137,7 +137,7 @@ class JobPlan:
 
     @functools.cached_property
     def travelling_groups(self) -> npt.NDArray[np.uint16] | None:
-        """The key group under which records of each key group travel; None if that is their own."""
+        """The key group under which the records of each key group travel; None if each travels under its own."""
         if not self.in_real_time:
             return None
         found = np.empty(self.key_groups, np.uint16)
@@ -165,14 +165,14 @@ class JobPlan:
         return [[s for s in steps if depth[s.id] == d] for d in range(1, max(depth.values(), default=0) + 1)]
 
     def wants_clock(self, node: ProcessNode) -> bool:
-        """Return whether a step has work while no input comes: it has timers, or an input that may become idle."""
+        """Return whether a step has work without input: it has timers, or an input that may become idle."""
         return has_timers(node) or any(
             rule.idle_ms is not None or rule.by_arrival for rule in self.watermark_rules(node)
         )
 
     @property
     def has_clock(self) -> bool:
-        """Whether any step has work while no input comes."""
+        """Whether any step has work without input."""
         return any(map(self.wants_clock, self.graph.steps()))
 
     def watermark_rules(self, node: ProcessNode) -> list[InputWatermarkRule]:

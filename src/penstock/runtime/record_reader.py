@@ -73,7 +73,7 @@ class StreamReader:
         if watermarks:
             yield from watermark_rows(WatermarkUpdate(self.node.id, watermarks), self.plan.first_key_groups)
         if timing is not None and ended and self.plan.graph.steps():
-            # Such partitions would hold back the watermark for ever.
+            # Such partitions would hold back the watermark forever.
             update = WatermarkUpdate(self.node.id, ended, idle=True)
             yield from watermark_rows(update, self.plan.first_key_groups)
         if count:

@@ -34,7 +34,7 @@ def rejected_letters(
 
 
 def write_cut(task: RejectingTask, rejections: Sequence[Rejection]) -> None:
-    """Write dead letters that were rejected themselves, cut to what their sink takes of record and reason.
+    """Write dead letters that were rejected themselves, with record and reason cut to the size that the sink takes.
 
     Raises ExternalSystemError when the sink rejects a cut dead letter too.
     """

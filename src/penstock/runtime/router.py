@@ -46,7 +46,7 @@ from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
 
-# Work that no record causes; its dead letters name this stream.
+# Dead letters of work that no record causes name this stream.
 _DUE: Final = {TIMERS: "timer", WINDOWS: "window", JOINS: "pair of records", TABLE_WORK: "group"}
 
 
@@ -161,7 +161,7 @@ class _Timed:
 
 
 class _ToStep:
-    """A route to an input of a step: split by key group, unchanged to one part, or unchanged to every task."""
+    """A route to an input of a step: records are split by key group, or go unchanged to one part or to every task."""
 
     def __init__(self, plan: JobPlan, node: ProcessNode, number: int, branch: str) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Start signal: the updates that the stream of starts sends to every slot."""
+"""Start signal: the watermark updates that the stream of starts sends to every slot."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Timing:
             tracker.see(times, lambda: self._node.record_type.objects(records.batch))
 
     def watermarks(self) -> dict[str, int]:
-        """Return the watermark of all the times, by partition. Called once, at the end."""
+        """Return the watermark after all records, by partition. Called once, at the end."""
         found = {
             name: tracker.watermark_ms() for name, tracker in self._trackers.items() if tracker is not None
         }

@@ -106,7 +106,7 @@ class Forwarder:
                 continue
             node, output, schema, router = route
             batch = from_bytes(row.body, schema)
-            # Offsets count through a key group's emissions, so that blocks can be sorted after the next shuffle.
+            # Offsets number the emissions of a key group, so that blocks can be sorted after the next shuffle.
             place = f"{row.destination}/{row.partition}"
             start = offsets.get(place, 0)
             offsets[place] = start + batch.num_rows
@@ -118,7 +118,7 @@ def _emitted(
     record_type: RecordType, batch: pa.RecordBatch, partition: str, stream: str, start: int
 ) -> Records:
     names = batch.schema.names
-    keys = _message_keys(batch.column(KEY)) if KEY in names else None
+    keys = _to_message_keys(batch.column(KEY)) if KEY in names else None
     times = batch.column(EVENT_TIME) if EVENT_TIME in names else None
     origins = batch.column(ORIGIN) if ORIGIN in names else None
     batch = record_type.fields_of(batch)
@@ -126,7 +126,7 @@ def _emitted(
     return Records(batch, stream, partition, offsets, message_keys=keys, times=times, origins=origins)
 
 
-def _message_keys(keys: pa.Array) -> pa.Array:
+def _to_message_keys(keys: pa.Array) -> pa.Array:
     """Convert keys to message keys: text and bytes unchanged, numbers in decimal, several fields as a JSON list."""
     if pa.types.is_struct(keys.type):
         return pa.array([msgspec.json.encode(key) for key in key_values(keys)], pa.binary())
@@ -196,7 +196,7 @@ class Writer:
 
     @property
     def holds_locks(self) -> bool:
-        """Whether what a task has written may let another one wait until it is committed."""
+        """Whether another task may have to wait for a lock until the output of a task is committed."""
         return any(isinstance(sink, LockingSink) and sink.holds_locks for sink, _, _ in self.sinks.values())
 
     @property
@@ -260,7 +260,7 @@ class WriterTask:
     def finish_visible(self) -> None:
         """Finish the sinks whose records are visible as soon as they are written.
 
-        Those that see their records arrive are left to `finish_arrived`.
+        Sinks that see their records arrive are left to `finish_arrived`.
         """
         for name, task in self._tasks.items():
             if not self._writer.sinks[name][0].exactly_once and not isinstance(task, SendingTask):
@@ -286,7 +286,7 @@ class WriterTask:
         return pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
 
     def abort(self) -> None:
-        """Undo what can be undone. Never raises."""
+        """Undo the writes that can be undone. Never raises."""
         for task in self._tasks.values():
             task.abort()
 

@@ -79,7 +79,7 @@ def assemble(uri: str, contents: Contents, state: JobState, read: StepReader) ->
 
 
 class _Result(msgspec.Struct, array_like=True):
-    """A result of a slot: a part of a table, what it keeps once for the step, waiting data, or its clock."""
+    """A result of a slot: a part of a table, the state that it keeps once for the step, waiting data, or its clock."""
 
     part: PartEntry | None = None
     header: bytes | None = None
@@ -117,7 +117,7 @@ class _Task:
 
 
 def slot_header(step: DescribedStep, entries: Mapping[str, Content]) -> Header:
-    """Return what a slot keeps once for its step."""
+    """Return the state that a slot keeps once for its step."""
     return header_of(SlotTables(step.schema, FrozenEntries(entries), only=_NOTHING))
 
 
@@ -168,7 +168,7 @@ def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
 def _collect(
     state: JobState, captured: Sequence[Sequence[_Result]], store: Store, form: SnapshotFormat
 ) -> tuple[list[TableInfo], list[PartEntry]]:
-    """Return all tables and parts: those from the slots, and those of what they keep once for the step."""
+    """Return all tables and parts: those from the slots, and those of the state kept once for the step."""
     tables: list[TableInfo] = []
     parts: list[PartEntry] = []
     for (name, step), results in zip(state.steps.items(), captured, strict=True):

@@ -142,11 +142,11 @@ def _decide(
 
 
 def _place_of_capture(checkpoint: Checkpoint) -> str:
-    """Return where the tasks of the present session can write what they capture."""
+    """Return the place to which the tasks of this session can write the captured state."""
     home = home_of(checkpoint.folder)
     if home is None or state_place(checkpoint.folder) is None:
         return str(checkpoint.folder / _CAPTURED)
-    # A run that was believed dead may capture, too.
+    # A run that was believed dead may capture state at the same time.
     return place_in(home, f"{_CAPTURED}/{uuid.uuid4().hex}").shown
 
 
@@ -187,7 +187,7 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
 
 
 def _clear(checkpoint: Checkpoint) -> None:
-    """Remove what an undecided rescaling has written, as far as the file system allows."""
+    """Remove the files of an undecided rescaling, as far as the file system allows."""
     for name in (_CAPTURED, _NEXT_SEED):
         shutil.rmtree(checkpoint.folder / name, ignore_errors=True)
 

@@ -40,7 +40,7 @@ _MAX_ATTEMPTS: Final = 20
 
 @dataclass(frozen=True)
 class Capture:
-    """What to capture, and where to: `batch` is the micro-batch, None the newest committed one.
+    """A request to capture state: `batch` is the micro-batch, None the newest committed one.
 
     Unless `keeps_files` is off, a savepoint includes the files and journals of the sources, and a dump the identities
     of their Kafka topics; both include the models that the state refers to.

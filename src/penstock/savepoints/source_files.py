@@ -81,7 +81,7 @@ def copy_own_files(folder: Path, positions: dict[str, Any], store: Store) -> tup
 
 
 def copy_models(folder: Path, store: Store) -> tuple[FileEntry, ...]:
-    """Copy the models that the versions in the state refer to, and what was found on them. They never change.
+    """Copy the models that the versions in the state refer to, with the findings on them. They never change.
 
     A content that vanishes meanwhile belongs to no version in a micro-batch that the checkpoint retains.
     """

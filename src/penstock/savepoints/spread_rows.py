@@ -14,7 +14,7 @@ from penstock.runtime.packed_rows import split_by_key_group
 
 __all__ = ["SpreadRows", "ranges_of"]
 
-# How much is in memory before it is written.
+# The bytes held in memory before they are written.
 _HELD_BYTES: Final = 64 << 20
 
 

@@ -51,7 +51,7 @@ _HIDDEN: Final = {TIMERS: "timers", WINDOWS: "windows"}
 
 @dataclass(frozen=True, kw_only=True)
 class StoredKey:
-    """A key with what its step holds for it, as JSON values: states by name, its timers, and its open windows.
+    """A key with its state in a step, as JSON values: states by name, its timers, and its open windows.
 
     `bytes` is the size of all this as JSON. `values`, `timers` and `windows` are null if it exceeds the wanted size.
     """

@@ -38,11 +38,11 @@ from penstock.state.widening import widen
 
 __all__ = ["Snapshot", "states_of", "write_seed"]
 
-# How much of a snapshot is in memory at once.
+# The bytes of a snapshot that are in memory at once.
 _RANGE_BYTES: Final = 16 << 20
 # Files are compressed: repetitive texts may need many times their size in memory.
 _EXPANDED: Final = 16
-# How much goes into one version of a seed.
+# The bytes in one version of a seed.
 _VERSION_BYTES: Final = 64 << 20
 
 
@@ -128,7 +128,7 @@ class _Seeding:
         return keys
 
     def _ranges(self) -> int:
-        """Return into how many ranges of key groups to divide the rows, so that each is small."""
+        """Return the number of ranges of key groups into which to divide the rows, so that each is small."""
         names = {table_name(self.name, state) for state in self.taken.values()}
         size = sum(
             f.bytes for table in self.snapshot.manifest.tables if table.name in names for f in table.files
@@ -195,7 +195,7 @@ class _Seeding:
         return (batch for batch in batches if batch.num_rows)
 
     def _header(self) -> Header:
-        """Return what every slot keeps once for the step."""
+        """Return the state that every slot keeps once for the step."""
         contents = [row for batch in self._read(HEADER) for row in batch.column(0).to_pylist()]
         header = Header.of(contents[0]) if contents else Header()
         settings: dict[str, pa.RecordBatch] = {}
@@ -205,7 +205,7 @@ class _Seeding:
             batches = [] if stored is None else list(self._read_table(shared_name(self.name, stored)))
             if batches:
                 rows = pa.concat_batches(batches)
-                # Kinds of settings, such as a window's parameter, have names of their own.
+                # Kinds of settings, such as a window's parameter, have different names.
                 (mappings if "key" in rows.schema.names else settings)[name] = rows
         return msgspec.structs.replace(header, shared=shared_of(settings, mappings))
 
@@ -239,7 +239,7 @@ class _SlotWriter:
         self._waiting = 0
 
     def begin(self, header: Header, clock: Sequence[int], held: Sequence[PackedRow]) -> None:
-        """Write what the slot keeps once for the step."""
+        """Write the state that the slot keeps once for the step."""
         for clock_ms in clock:
             self._tables.advance_clock(clock_ms)
         if held:

@@ -27,7 +27,7 @@ _ENOUGH_BATCHES: Final = 20
 _FEW_BATCHES: Final = 8
 _STEADY: Final = 0.25
 _SURE: Final = 0.15
-# More tasks are of no use once the load is within this factor of the lowest possible.
+# More tasks do not help once the load is within this factor of the lowest possible.
 _NEAR_BEST: Final = 1.05
 
 

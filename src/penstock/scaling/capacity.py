@@ -164,7 +164,7 @@ def measure_capacity(found: Sequence[BatchMetrics], bounds: Bounds, window_s: fl
         hot_step=hot_step,
         hot_share=_hot_share(found, bounds),
         rate_change=_change(before, window, arriving),
-        cost=_cost(run[1:][-_MAX_FITTED:]),
+        cost=_estimate_cost(run[1:][-_MAX_FITTED:]),
     )
 
 
@@ -367,7 +367,7 @@ def _hot_share(found: Sequence[BatchMetrics], bounds: Bounds) -> float | None:
     return max(proven, default=None)
 
 
-def _cost(rows: Sequence[BatchMetrics]) -> Cost:
+def _estimate_cost(rows: Sequence[BatchMetrics]) -> Cost:
     """Estimate the cost of micro-batches."""
     records = np.array([sum(metrics.records_in.values()) for metrics in rows], dtype=float)
     busy = np.array([metrics.busy_s for metrics in rows])

@@ -82,7 +82,7 @@ class RecordOrigin:
     """The origin of records: a stream or the output of a step, its partition, and the offset of each record in it.
 
     `branch` tells apart the ways to a union. The offsets of a source are the same in each replay of its records; those
-    of a step in each replay of a micro-batch. In real time what a step emits has names of its own, if a sink wants
+    of a step in each replay of a micro-batch. In real time the records that a step emits have names, if a sink uses
     them.
     """
 
@@ -136,7 +136,7 @@ class Sink(Protocol):
     commits_in_tasks: bool
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:
-        """Return the newest micro-batch that the sink itself knows it may hold a part of; -1 if none. Changes nothing.
+        """Return the newest micro-batch of which the sink may hold a part; -1 if it knows of none. Changes nothing.
 
         Called in the driver, before `prepare`. A checkpoint that knows less has gone back.
         """

@@ -82,7 +82,7 @@ class KafkaSink:
             forget(PlainProducer(self._binding))
 
     def connect(self) -> None:
-        """Make the producer. Its first message waits until it knows the brokers, for up to half a second."""
+        """Make the producer early: its first message waits until it knows the brokers, for up to half a second."""
         # A transaction is of a partition, and its producer waits for the connection.
         if not self.exactly_once:
             PlainProducer.of(self._binding)

@@ -70,7 +70,7 @@ def partitions_of(hashes: pa.Array, count: int) -> list[int]:
 
 
 class PartitionCount:
-    """How many partitions the topic of a sink has, which a producer asks again now and then.
+    """The number of partitions of a sink's topic, which a producer asks for again now and then.
 
     Topics get partitions while a job runs, and Kafka's clients see that likewise after some time.
     """

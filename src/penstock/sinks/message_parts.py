@@ -1,4 +1,4 @@
-"""Message parts: what the messages of a Kafka sink consist of, and how it comes from records."""
+"""Message parts: make the values, keys, headers and partitions of a Kafka sink's messages from records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Messages:
         return len(self.values)
 
     def slice(self, begin: int, count: int) -> Messages:
-        """Return some messages that follow each other."""
+        """Return consecutive messages."""
         return Messages(
             self.values.slice(begin, count),
             None if self.keys is None else self.keys.slice(begin, count),
@@ -94,7 +94,7 @@ def keys_of(binding: KafkaBinding, batch: pa.RecordBatch, keys: pa.Array | None)
 
 
 def hashes_of(binding: KafkaBinding, batch: pa.RecordBatch, keys: pa.Array | None) -> pa.Array | None:
-    """Return what chooses the partitions of messages; None if it is their keys. `keys` come with the records."""
+    """Return the hashes that choose the partitions of messages; None if their keys do. `keys` come with the records."""
     if binding.partition_by is None:
         return None
     chosen = keys if binding.partition_by == RECORD_KEY else _as_bytes(batch.column(binding.partition_by))

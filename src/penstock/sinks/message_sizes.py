@@ -1,4 +1,4 @@
-"""Message sizes: what a topic and its producer accept, and which messages exceed it."""
+"""Message sizes: the limits of a topic and its producer, and the messages that exceed them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def with_limit(binding: KafkaBinding, limit: MessageLimit) -> KafkaBinding:
 
 
 def keyless(limit: MessageLimit, keys: pa.Array | None, count: int, topic: str) -> dict[int, str]:
-    """Return why some of so many messages are not written, by their rows: they have no key, and need one.
+    """Return the reasons, by row, for messages that are not written because they lack the key that they need.
 
     >>> list(keyless(MessageLimit(needs_keys=True), pa.array([b"a", None]), 2, "t"))
     [1]

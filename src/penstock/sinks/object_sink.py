@@ -189,7 +189,7 @@ def _digest(file: IO[bytes]) -> tuple[str, int]:
 
 
 def _line(binding: ObjectsBinding, lineage: str) -> str:
-    """Return what the objects of a sink and a checkpoint have in common in their names."""
+    """Return the common part of the names of objects from a sink and a checkpoint."""
     return f"{binding.stream}-{lineage}"
 
 
@@ -214,7 +214,7 @@ class StoredPlace(Protocol):
 
     @property
     def client(self) -> Mapping[str, str]:
-        """The variables that count more than those of the process."""
+        """The variables that override those of the process."""
 
 
 def open_folder(binding: StoredPlace, patience: Patience) -> ObjectFolder:

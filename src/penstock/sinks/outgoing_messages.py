@@ -15,7 +15,7 @@ from penstock.sinks.message_parts import Messages
 __all__ = ["OutgoingMessages"]
 
 _MEMORY_BYTES: Final = 16 << 20
-# What a block of messages takes in addition to its bytes.
+# The memory of a block of messages besides its bytes.
 _BLOCK_BYTES: Final = 1 << 10
 _FIELDS: Final = [
     pa.field("value", pa.binary()),

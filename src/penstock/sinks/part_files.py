@@ -18,7 +18,7 @@ from penstock.sinks.csv_rows import CsvRows
 __all__ = ["PartWriter", "join_parquet", "join_text", "part_writer"]
 
 _COPY_BYTES: Final = 1 << 20
-# How much a row group of a Parquet file has, so that readers do not find thousands of small ones.
+# The size of a row group in a Parquet file, so that readers do not find thousands of small ones.
 _GROUP_ROWS: Final = 1 << 20
 _GROUP_BYTES: Final = 32 << 20
 
@@ -27,7 +27,7 @@ class PartWriter(Protocol):
     """A writer of batches of records to one file."""
 
     header_bytes: int
-    """How many bytes at the beginning of the file appear only once in a joined file."""
+    """The number of bytes at the beginning of the file that appear only once in a joined file."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append records."""

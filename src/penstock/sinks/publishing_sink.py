@@ -75,7 +75,7 @@ class PublishingSink(ABC):
     @property
     @abstractmethod
     def login(self) -> tuple[Any, ...]:
-        """What a connection that is kept for another task must have been opened with."""
+        """The login with which a connection must have been opened, to be reused by another task."""
 
     @abstractmethod
     def open_publisher(self) -> Publisher:

@@ -1,4 +1,4 @@
-"""Requests in flight: how many a producer may send to a broker before the first is answered.
+"""Requests in flight: limit the requests that a producer sends to a broker before the first is answered.
 
 An idempotent producer of librdkafka that has five messages of a partition in flight sends no more of that partition.
 But if a request may go out, its thread asks over and over whether one can, until the answer has come, and takes a core

@@ -1,4 +1,4 @@
-"""Sink notes: what sinks note in the checkpoint of what they have written."""
+"""Sink notes: the notes of sinks in the checkpoint about what they have written."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from penstock.snapshots.stores import open_store
 
 __all__ = ["ColumnComparison", "ColumnStatistics", "TableStatistics", "statistics_of"]
 
-# Of more numbers in a column every second one is left out, then every second of those, and so on.
+# If a column has more numbers, every second one is dropped, then every second of the rest, and so on.
 _MOST_KEPT: Final = 1_000_000
 _BARS: Final = 24
-# Further out lie single numbers, which would leave all others in one bar.
+# Single numbers lie further out, and would squeeze all others into one bar.
 _SHOWN: Final = (0.005, 0.995)
 _BINS: Final = 10
 
@@ -28,7 +28,7 @@ _Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """The numbers in a column: how many there are and are missing, the least, the mean, quantiles, and so on.
+    """The numbers in a column: how many there are, how many are missing, the least, the mean, quantiles and so on.
 
     A field of a record has the name `column.field`. NaN and infinities count as missing. Without any numbers the
     others are None.
@@ -54,8 +54,8 @@ class ColumnComparison:
 
     `kolmogorov_smirnov` is the largest difference of the shares of numbers below any bound, from 0 to 1;
     `stability_index` the population stability index over the tenths of the numbers before, where 0.1 is little and 0.25
-    is much. `before` and `after` count the numbers in bars of equal width from `lower` to `upper`; what lies outside is
-    in the first and last one.
+    is much. `before` and `after` count the numbers in bars of equal width from `lower` to `upper`; numbers outside are
+    in the first and last bar.
     """
 
     name: str
@@ -100,11 +100,11 @@ def statistics_of(a: str, b: str, tables: Iterable[str]) -> Iterator[TableStatis
             name,
             tuple(numbers.found(column) for column, numbers in before.items()),
             tuple(numbers.found(column) for column, numbers in after.items()),
-            tuple(_compared(column, *both) for column, both in kept.items() if all(map(len, both))),
+            tuple(_compare(column, *both) for column, both in kept.items() if all(map(len, both))),
         )
 
 
-def _compared(name: str, before: _Numbers, after: _Numbers) -> ColumnComparison:
+def _compare(name: str, before: _Numbers, after: _Numbers) -> ColumnComparison:
     """Compare sorted numbers."""
     everywhere = np.union1d(before, after)
     shares = [np.searchsorted(side, everywhere, side="right") / len(side) for side in (before, after)]

@@ -55,7 +55,7 @@ class SourceChunk:
     """Consecutive records of one source partition.
 
     `partition` names the partition (a file name, or as in `PartitionNames`); partitions sort as strings in the order in
-    which their records count. With `ends` nothing more comes of the partition. `offsets` (int64) ascend within the
+    which their records count. With `ends` the partition has no more records. `offsets` (int64) ascend within the
     chunk. Either `raw` holds the bytes of each record, to be decoded by the stream's format, or `batch` holds records
     that are already decoded (columns as in the stream's record type). `keys`, `timestamps` (milliseconds) and
     `headers`, by name, are those of messages, for sources that have them; null where a message has none. `times` says,
@@ -78,7 +78,7 @@ class SourceChunk:
 class Split:
     """A part of a batch's input that one task reads: bytes or rows [start, end) of one partition. Plain data.
 
-    `content` is that of a file which tasks cannot reach.
+    `content` is the content of a file that tasks cannot reach.
     """
 
     partition: str
@@ -120,10 +120,10 @@ class ReplayableLog(Protocol[PositionT]):
         """Forget everything before `end`, which will never be read again."""
 
     def newest(self) -> PositionT | None:
-        """Return the end of the log as the last call of `latest` has found it, if `lag` cannot ask for it."""
+        """Return the end of the log that the last call of `latest` has found, if `lag` cannot ask for it."""
 
     def lag(self, position: PositionT) -> dict[str, Any]:
-        """Return how much waits after `position`, for display: for example {"files": 3}."""
+        """Return the amounts that wait after `position`, for display: for example {"files": 3}."""
 
 
 class CountedLog:

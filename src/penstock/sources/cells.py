@@ -69,7 +69,7 @@ def _cast_all(column: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
-        # Files may have text that is not UTF-8, which Arrow finds only when it is asked to.
+        # Files may have text that is not UTF-8, which Arrow finds only on request.
         column.validate(full=True)
     if column.type == target:
         return column

@@ -29,7 +29,7 @@ def compression_of(path: str) -> str | None:
 
 
 class _Bz2Stream:
-    """The content of bzip2 streams, one behind the other. Arrow fails at a stream of nothing."""
+    """The content of consecutive bzip2 streams. Arrow fails at an empty stream."""
 
     def __init__(self, segment: Any) -> None:
         self._segment: Final = segment
@@ -113,9 +113,9 @@ class _ExpandedFile(io.RawIOBase):
         return pa.CompressedInputStream(segment, self._codec) if self._end else segment
 
     def _before_damage(self, piece: memoryview) -> int:
-        """Read again what a read that met the damage would have returned, in ever smaller steps.
+        """Repeat the read that met the damage, in ever smaller steps; return the number of bytes before the damage.
 
-        Arrow gives nothing of a read that fails, which may be all that a small file has.
+        Arrow returns nothing of a read that fails, and a small file may be read at once.
         """
         count = 0
         for step in _STEPS:
@@ -176,8 +176,8 @@ class ExpandedBlocks:
 class ExpandedContent(io.BufferedReader):
     """The content of a compressed file, of which the first `end` bytes are read, for readers in other threads.
 
-    It ends where the file cannot be expanded or read; `ended_by` then is the error. An error that is raised within
-    Arrow's reader of CSV may stop it for ever, or come before blocks that were read earlier. Opening raises OSError.
+    It ends where the file cannot be expanded or read; `ended_by` then is the error. An error raised within Arrow's
+    reader of CSV may stop it forever, or overtake blocks that were read earlier. Opening raises OSError.
     """
 
     def __init__(self, path: str, end: int, limit: int) -> None:

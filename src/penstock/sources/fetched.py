@@ -35,14 +35,14 @@ class KeptInFolder:
     folder: str
 
     def find(self, name: str) -> bytes | None:
-        """Return what was found under a name. Raises OSError."""
+        """Return the content under a name. Raises OSError."""
         try:
             return (Path(self.folder) / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def keep_first(self, name: str, content: bytes) -> None:
-        """Keep what was found, unless another task was quicker. Raises OSError."""
+        """Keep a content, unless another task was quicker. Raises OSError."""
         kept = Path(self.folder) / name
         write_once(kept, content)
         _forget(kept.parent)
@@ -56,11 +56,11 @@ class KeptInStore:
     settings: Mapping[str, str]
 
     def find(self, name: str) -> bytes | None:
-        """Return what was found under a name. Raises ExternalSystemError."""
+        """Return the content under a name. Raises ExternalSystemError."""
         return self._objects.find(name)
 
     def keep_first(self, name: str, content: bytes) -> None:
-        """Keep what was found, unless another task was quicker. Raises ExternalSystemError."""
+        """Keep a content, unless another task was quicker. Raises ExternalSystemError."""
         self._objects.create(name, content)
 
     def remove(self, names: Sequence[str]) -> None:
@@ -87,7 +87,7 @@ class FetchedFiles:
     def json_of(self, uri: str, place: str, command_id: str) -> bytes:
         """Return the content of a JSON or YAML file or object as JSON.
 
-        Returns again what was read for the same command (its place and id), whatever the file contains by now.
+        For the same command (its place and id) it returns the same content again, even if the file has changed.
         Raises CommandError when it may not or cannot be read; the message quotes nothing of the content.
         Raises ExternalSystemError when the cause is not what the command names: memory, file handles, or the
         checkpoint's disk are exhausted.

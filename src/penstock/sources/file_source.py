@@ -33,7 +33,7 @@ _SHOWN_BYTES: Final = 4096
 _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 65_536
 UNKNOWN_ROWS: Final = 1 << 40
-# The least size that a file counts as, so that a limit of bytes also limits the number of files.
+# The minimum size that a file counts as, so that a limit of bytes also limits the number of files.
 _MIN_BYTES: Final = 4096
 IGNORED_ENDINGS: Final = (".tmp", ".crc")
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -105,7 +105,8 @@ class FileLog(CountedLog):
     def check(self) -> None:
         """Raise BindingError when the directory does not exist or cannot be listed.
 
-        Raises ExternalSystemError when the stream was read from it before: then the directory is right, but away.
+        Raises ExternalSystemError when the stream was read from it before: then the directory is right, but
+        unreachable.
         """
         binding, directory = self._binding, self._binding.directory
         try:

@@ -41,7 +41,7 @@ _NO_HEADERS: Final[dict[str, bytes]] = {}
 
 @dataclass(frozen=True)
 class WantedParts:
-    """The parts of messages that a reader takes besides their values and offsets. Each costs time for each message."""
+    """The parts of messages that a reader takes besides values and offsets. Each part costs time per message."""
 
     keys: bool = False
     timestamps: bool = False
@@ -50,7 +50,7 @@ class WantedParts:
 
     @classmethod
     def of(cls, metadata: Metadata, *, keys: bool, events: EventHeaders | None = None) -> WantedParts:
-        """Return what the metadata of a stream needs, and the keys of messages if they are wanted anyway.
+        """Return the parts that the metadata of a stream needs, and the keys if they are wanted anyway.
 
         With `events`, messages that are CloudEvents in the binary mode become such in JSON.
         """
@@ -89,7 +89,7 @@ class GatheredMessages:
         while messages:
             part = messages[: _CHUNK_RECORDS - self._count]
             values = column_of(list(map(_VALUE, part)), pa.binary())
-            # Where each value ends.
+            # The end of each value.
             ends = np.frombuffer(values.buffers()[1], np.int32, len(part), offset=4)
             if self._size + ends[-1] >= _CHUNK_BYTES:
                 count = int(np.searchsorted(ends, _CHUNK_BYTES - self._size)) + 1

@@ -38,7 +38,7 @@ Offsets: TypeAlias = Mapping[str, int]
 _LOOK_S: Final = 0.02
 _PARTITIONS_LOOK_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 5.0
-# Fewer records than this are one task's work.
+# Up to this many records are read by one task.
 _RECORDS_OF_A_TASK: Final = 20_000
 # The first micro-batches of a backlog: the first is small, so that outputs come soon, and each is larger by a factor.
 _FIRST_RECORDS: Final = 100_000
@@ -55,7 +55,7 @@ class _Look:
     names_at_s: float
     ends: dict[str, int] = field(default_factory=dict)
     ends_at_s: float | None = None
-    # Also of partitions whose topics are gone by now.
+    # They include partitions of topics deleted since.
     ever: dict[str, int] = field(default_factory=dict)
 
     def see(self, ends: dict[str, int]) -> None:
@@ -180,9 +180,9 @@ class KafkaLog:
             return False
 
     def _found(self, start: Offsets, ends: Offsets) -> dict[str, int]:
-        """Return where partitions begin that are not in a position yet, once their topics are known durably.
+        """Return the first offsets of partitions that are not in a position yet, once their topics are known durably.
 
-        They begin where they do now, and have something to read from the next position on.
+        Their records can be read from the next position on.
         """
         new = [name for name in ends if name not in start]
         if not new:
@@ -285,7 +285,7 @@ class KafkaLog:
         return topic_reader(self.binding, {**FOLLOWING, **self.settings}, self.wanted, self.known.names)
 
     def forget(self, end: Offsets) -> None:
-        """The brokers keep records as long as the topic says."""
+        """Do nothing: brokers keep records for as long as the topic says."""
 
     def lag(self, position: Offsets) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
         """Return nothing: Spark reports the lag, as of the plan of a micro-batch."""

@@ -1,4 +1,4 @@
-"""Last lines: the end of a file, to see whether its last record is what it seems."""
+"""Last lines: the end of a file, to check whether its last record is complete."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _ReadAt: TypeAlias = Callable[[int, int], bytes]
 
 @dataclass(frozen=True)
 class LineLimits:
-    """The amount to read at once (`chunk_bytes`), and how long a chunk (`chunk_lines`) and a line may be.
+    """The bytes to read at once (`chunk_bytes`), and the limits of a chunk (`chunk_lines`) and of a line.
 
     `has_mark` says whether the file may begin with a byte order mark, which is not part of its first line.
     """

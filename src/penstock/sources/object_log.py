@@ -30,7 +30,7 @@ _FORGOTTEN_AFTER_S: Final = 24 * 3600
 class ObjectLog(FileLog):
     """The objects below a prefix in the order in which they were found; position n is after the first n.
 
-    An object is there whole, so any is read whose name has no part that begins with `.` or `_`. By `manifests` the log
+    Objects appear whole, so each is read unless a part of its name begins with `.` or `_`. By `manifests` the log
     consists of the manifests of a sink of penstock, and each stands for the objects that it names. A task copies an
     object to its disk, and reads it as a file.
     """

@@ -79,7 +79,7 @@ class RateLog(CountedLog):
         """Do nothing: nothing is kept."""
 
     def lag(self, position: int) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
-        """Return nothing: a number comes into being when it is read."""
+        """Return nothing: numbers are made when they are read."""
         return {}
 
     def _number(self, at_ms: int) -> int:

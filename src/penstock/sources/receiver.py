@@ -67,8 +67,8 @@ class Receiver(ABC, Generic[_Connection]):
     def _connect(self) -> _Connection:
         """Return a connection that is ready to receive.
 
-        Raises ExternalSystemError when it cannot be made now, and BindingError when what the stream is bound to does
-        not exist.
+        Raises ExternalSystemError when it cannot be made now, and BindingError when the place of the binding does not
+        exist.
         """
 
     @abstractmethod

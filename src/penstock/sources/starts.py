@@ -21,7 +21,7 @@ __all__ = ["StartLog"]
 
 @dataclass
 class StartLog(CountedLog):
-    """The log of starts. Even positions are starts, odd ones ends; only an end has anything to read.
+    """The log of starts. Even positions are starts, odd ones ends; only ends have something to read.
 
     Spark copies it for each query. The copy moves beyond where the query began: by one start, or with `ends` by one
     end. A bounded run does not wait for timers, so it needs no start.

@@ -58,7 +58,7 @@ class StoredTopics:
         return self.names.by_name({name: topic.begins for name, topic in self.topics.items()})
 
     def having(self, topics: dict[str, StoredTopic]) -> StoredTopics:
-        """Return these topics and others, or with more details of the same ones."""
+        """Return these topics with others added; the others replace topics of the same name."""
         return StoredTopics(self.alone, {**self.topics, **topics})
 
     @classmethod

@@ -24,7 +24,7 @@ from penstock.sources.stored_topics import StoredTopic, StoredTopics, topic_file
 
 __all__ = ["KnownTopics", "TopicIdentity", "keep_found", "keep_gone", "topic_deleted"]
 
-# How long a check of topics may take while the job runs; its next micro-batch checks again.
+# The time limit of a check of topics while the job runs; the next micro-batch checks again.
 _LOOK_S: Final = 2.0
 _NO_ID: Final = str(Uuid(0, 0))
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001  # librdkafka's own codes begin so

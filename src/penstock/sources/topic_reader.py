@@ -34,7 +34,7 @@ _MAX_READERS: Final = 16
 # Tasks of a partition move between workers. A worker that is this many records behind reads them faster than it seeks.
 _MAX_SKIPPED: Final = 20_000
 _MAX_AHEAD: Final = 200_000
-# How often a reader that follows partitions looks where they end, for metrics.
+# How often a reader that follows partitions looks up their ends, for metrics.
 _LOOK_EVERY_MS: Final = 250
 _NO_END: Final = 1 << 63
 
@@ -411,7 +411,7 @@ def _lost_text(binding: KafkaBinding, place: TopicPartition, start: int, first: 
 
 
 def _end_of(chunk: SourceChunk) -> int:
-    """Return the offset behind the last message of a chunk, which may be a bad one."""
+    """Return the offset after the last message of a chunk, which may be a bad one."""
     last: list[int] = chunk.offsets[-1:].to_pylist()
     return max([*last, *(bad.offset for bad in chunk.bad)]) + 1
 

@@ -25,11 +25,11 @@ from penstock.runtime.gathered_rows import StoredBody
 
 __all__ = ["CarriedBodies", "carry_bodies", "folder_for_bodies", "remove_bodies"]
 
-# What a file costs is more than what is saved on smaller bodies.
+# For smaller bodies a file costs more than it saves.
 _LEAST_BYTES: Final = 64 << 10
 _LEAST_BATCH_BYTES: Final = 1 << 20
 _BODY: Final = "body"
-# Neither blocks of Arrow begin with it nor messages of msgpack, which other bodies are.
+# The other bodies are blocks of Arrow or messages of msgpack, and neither begins with it.
 _MARK: Final = b"penstock-body:"
 
 
@@ -77,7 +77,7 @@ def carry_bodies(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.
             try:
                 if file is None:
                     file = opened.enter_context(_new_file(folder))
-                bodies = _stored(batch.column(_BODY), file)
+                bodies = _append_bodies(batch.column(_BODY), file)
             except OSError as e:
                 raise _unwritable(folder, e) from e
             place = batch.schema.get_field_index(_BODY)
@@ -90,7 +90,7 @@ def _new_file(folder: str) -> IO[bytes]:
     return Path(folder, str(task.taskAttemptId())).open("xb")
 
 
-def _stored(bodies: pa.Array, file: IO[bytes]) -> pa.Array:
+def _append_bodies(bodies: pa.Array, file: IO[bytes]) -> pa.Array:
     """Append bodies to a file, and return their places; small ones as they are."""
     _, ends, content = bodies.buffers()
     bounds = np.frombuffer(ends, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1].tolist()
@@ -130,7 +130,7 @@ class CarriedBodies:
         self._opened.close()
 
     def of(self, body: Any) -> bytes | StoredBody:
-        """Return a body, or where it is stored."""
+        """Return a body, or the place where it is stored."""
         found = bytes(body)
         if not found.startswith(_MARK):
             return found

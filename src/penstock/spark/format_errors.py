@@ -1,4 +1,4 @@
-"""Errors of Spark's formats: which there are, and what a sentence for the user quotes and advises."""
+"""Errors of Spark's formats: their types, and the reason and advice for the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format files: what a format of Spark loads, written once to Parquet files that a stream reads."""
+"""Format files: data loaded by a format of Spark, written once to Parquet files that a stream reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.spark.types import SparkSession
 
 __all__ = ["write_format_files"]
 
-# Spark's older form of timestamps, its default, has no time zone that other readers would know.
+# Spark's default, an older form of timestamps, has no time zone that other readers know.
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 # Prints each error with its stack to standard error, beside the sentence that the user gets.
 _NOISE = "DataFrameQueryContextLogger"
@@ -35,8 +35,8 @@ def write_format_files(
 ) -> int | None:
     """Load what a binding names and write the fields of a record type to files in a folder; return their number.
 
-    Does nothing, and returns None, if the folder has what an earlier start has written: the stream is what was there at
-    its first start. Raises BindingError when Spark cannot load it, or when it has other fields.
+    Does nothing, and returns None, if an earlier start has filled the folder: the stream has the data of its first
+    start. Raises BindingError when Spark cannot load it, or when it has other fields.
     """
     stream = binding.stream
     note = folder.with_name(f"{stream}.loaded")

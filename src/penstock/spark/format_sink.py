@@ -39,8 +39,8 @@ class _Note(msgspec.Struct):
 class FormatSink:
     """A sink whose tasks put records into files of the checkpoint, which Spark then appends to the destination.
 
-    A format cannot tell a repeated micro-batch from a new one. The checkpoint notes what is written, so a micro-batch
-    is there twice only if the driver dies between the write and the note.
+    A format cannot tell a repeated micro-batch from a new one. The checkpoint notes each write, so a micro-batch is
+    written twice only if the driver dies between the write and the note.
     """
 
     exactly_once = False
@@ -148,7 +148,7 @@ class FormatSink:
 
 
 class _FileTask:
-    """A task whose records go to a file of its own in the checkpoint."""
+    """A task that writes its records to a separate file in the checkpoint."""
 
     def __init__(self, binding: SparkBinding, path: Path, record_type: RecordType) -> None:
         self._binding: Final = binding

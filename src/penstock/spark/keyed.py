@@ -62,7 +62,7 @@ class NumberedWriter(NamedTuple):
         return self.writer.batches(rows, number, task.partitionId(), task.taskAttemptId(), write_version())
 
 
-# Types instead of text, which Spark would have the JVM parse in every task.
+# As types, since Spark would make the JVM parse text in every task.
 _NAME: Final = StructType([StructField("name", StringType())])
 _CONTENT: Final = StructType([StructField("content", BinaryType())])
 
@@ -70,8 +70,7 @@ _CONTENT: Final = StructType([StructField("content", BinaryType())])
 class LevelProcessor(StatefulProcessor):
     """A processor that runs the steps of a level. Its Spark state is one map per step and slot, which holds a log.
 
-    It does everything that comes of the output as well: in a worker of its own, that would be a third of the time of a
-    small micro-batch.
+    It also processes its output: a separate worker for that would take a third of the time of a small micro-batch.
     """
 
     def __init__(self, plan: JobPlan, step_ids: list[str], sinks: NumberedWriter | None) -> None:

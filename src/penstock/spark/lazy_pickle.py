@@ -56,8 +56,8 @@ class Sealed(Generic[T]):
 @functools.lru_cache(maxsize=64)
 def _open(data: bytes) -> object:
     value = pickle.loads(data)
-    # PySpark's workers run a full garbage collection after every task. With everything imported by now it would take
-    # 50 ms each time, most of the cost of a small micro-batch. It skips frozen objects.
+    # PySpark's workers run a full garbage collection after every task. With all the modules imported by now it would
+    # take 50 ms each time, most of the cost of a small micro-batch. It skips frozen objects.
     gc.collect()
     gc.freeze()
     return value

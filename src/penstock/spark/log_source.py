@@ -115,7 +115,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._start.offset
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # the name is PySpark's
-        # The log knows its own limit, and applies it for any limit but "all".
+        # The log has a limit, which it applies unless the limit given is "all".
         return ReadMaxRows(1)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # the name is PySpark's

@@ -34,7 +34,7 @@ __all__ = ["Query", "start_query"]
 _WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 # A job with a clock has micro-batches even while no data comes. After an empty one it rests for this long.
 _REST_S: Final = 0.5
-# A task takes more time than reading this many records of a topic, and even functions of a millisecond may follow.
+# Starting a task takes longer than reading this many records of a topic, even with functions of a millisecond each.
 _FEW_RECORDS: Final = 128
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -47,9 +47,9 @@ class Query:
     With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
     `first_batch`, and `positions` has the streams' start positions in it, if not those of their bindings. `limits` has
     the limits of topics that follow the size of their records. With `coordinator` the query runs in
-    real time: its tasks stay for an interval, and do what the coordinator says. `next_version` gives the version of
-    what a micro-batch writes. `bodies` is the folder for what goes from task to task in files, if anything does; it is
-    made when the query starts.
+    real time: its tasks stay for an interval, and follow the coordinator. `next_version` gives the version of what a
+    micro-batch writes. `bodies` is the folder for bodies that go from task to task in files, if any do; it is made when
+    the query starts.
     """
 
     plan: JobPlan
@@ -119,8 +119,8 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
         rows = run_level(rows, query.plan, level, sinks if number == len(levels) else None)
     if levels:
         return rows
-    # Which task reads what depends on the current executors and files. If tasks commit, each must have the same rows in
-    # the same order in every replay, as after a keyed level.
+    # The records that a task reads depend on the current executors and files. If tasks commit, each must have the same
+    # rows in the same order in every replay, as after a keyed level.
     sorts = query.writer.commits_in_tasks
     if sorts:
         rows = rows.repartition(query.parallelism, "slot")

@@ -24,7 +24,7 @@ def reading_session(*, store: str = "", gives_way: bool = True) -> Iterator[Spar
     In a process that has a session already, for example for tests, that one is used, and the priority stays.
     """
     if gives_way and not has_session():
-        # The lowest priority: reading takes only the CPU time that the job leaves.
+        # The lowest priority: reading only uses CPU time that the job leaves free.
         yield_process()
     with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:
         settings = SessionSettings(

@@ -41,8 +41,8 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
-    # Whoever stops Spark's state stores holds the lock that their maintenance may be waiting for. By default that lasts
-    # six minutes. Maintenance that is interrupted is done again.
+    # The thread that stops Spark's state stores holds the lock for which their maintenance may be waiting. By default
+    # that lasts six minutes. Interrupted maintenance is repeated later.
     "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "2",
     "spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout": "1",
     # Spark would generate code in each task again, which takes a third of a small micro-batch, and our rows are few.
@@ -59,7 +59,7 @@ _SETTINGS: Final[dict[str, str]] = {
     # even for one row. Larger rows get larger pages.
     "spark.buffer.pageSize": "2m",
     "spark.python.worker.reuse": "true",
-    # Spark sets this for some kinds of Python code only, and a worker is only reused by code with the same environment.
+    # Spark sets this for some kinds of Python code only, and only code with the same environment reuses a worker.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # A state call is a round trip between worker and JVM. It is much faster over a Unix socket than over TCP, which
     # matters for small batches.
@@ -74,10 +74,10 @@ _DAEMON: Final = "spark.python.daemon.module"
 _OWN_DAEMON: Final = "penstock.spark.startup.worker_daemon"
 _ARCHIVE: Final = "penstock-code-"
 
-# PySpark looks here whether there is NumPy when it converts arguments for Java. With it comes pandas, in 0.25 s.
+# PySpark checks here for NumPy when it converts arguments for Java. That also imports pandas, in 0.25 s.
 _FOR_CALLS: Final = "pyspark.testing.utils"
 
-# Where Java looks for extensions of Spark's sessions, and the jar that has Spark's only ones.
+# The place where Java looks for extensions of Spark's sessions, and the jar with the only ones that Spark has.
 _EXTENSIONS: Final = "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider"
 _LEARNING: Final = "/spark-mllib_"
 
@@ -123,7 +123,7 @@ class SessionSettings:
 
     @property
     def jvm(self) -> JvmStart:
-        """What matters when the JVM starts."""
+        """The settings that matter when the JVM starts."""
         return JvmStart(self.master, self.heap_mb, self.lean or self.frugal, self.more)
 
     @property
@@ -231,7 +231,7 @@ def _start(settings: SessionSettings) -> SparkSession:
 
 @contextlib.contextmanager
 def _variables_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process's environment, and give them back the values that they had."""
+    """Set variables of this process's environment, and restore their values afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -247,8 +247,8 @@ def _variables_set(variables: Mapping[str, str]) -> Iterator[None]:
 def _new_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSession:
     """Return a session without the functions of Spark's machine learning, which take 0.7 s to load.
 
-    Java looks for extensions of sessions where the thread's class loader finds them. If Spark's own are all there are,
-    the thread looks elsewhere meanwhile.
+    Java looks for extensions of sessions where the thread's class loader finds them. If there are only Spark's own, the
+    thread looks elsewhere meanwhile.
     """
     jvm: Any = context._jvm  # noqa: SLF001  # nothing public has the JVM
     thread = jvm.java.lang.Thread.currentThread()
@@ -273,8 +273,8 @@ def _new_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSes
 def _interpret_everywhere(session: SparkSession) -> None:
     """Make the session's choice whether to generate code the default of its JVM.
 
-    The thread that serves the state of a task knows no settings of the session. It would generate code for each map of
-    state in each task, which takes longer than all its other work in a small micro-batch.
+    The thread that serves the state of a task does not know the settings of the session. It would generate code for
+    each map of state in each task, which takes longer than all its other work in a small micro-batch.
     """
     jvm: Any = session._jvm  # noqa: SLF001  # nothing public has the defaults
     entry = jvm.org.apache.spark.sql.internal.SQLConf.CODEGEN_FACTORY_MODE()
@@ -384,11 +384,11 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Path]) -> None:
     """Make penstock and the job's modules importable in the workers, on any machine."""
     context = session.sparkContext
-    # Workers that penstock's own daemon forks have the penstock that is installed.
+    # Workers that penstock's daemon forks use the installed penstock.
     has_penstock = context.getConf().get(_DAEMON) == _OWN_DAEMON
     if job_modules or not has_penstock:
         context.addPyFile(str(code_archive(folder, job_modules, has_penstock=not has_penstock)))
-    # Those of earlier starts. Executors that this context still starts fetch all that it was given.
+    # The archives of earlier starts. Executors that this context starts later fetch all that it was given.
     for archive in folder.glob(f"{_ARCHIVE}*.zip"):
         if archive.name not in (context._python_includes or ()):  # noqa: SLF001  # nothing public has it
             archive.unlink(missing_ok=True)
@@ -403,8 +403,8 @@ def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock:
     Args:
         folder: where to write the zip.
         job_modules: the file of each of the job's modules by its path in the zip.
-        has_penstock: whether penstock is in it, too, and bytecode stands beside all sources. Without bytecode each
-            worker process compiles them again, in half a second; with another Python it does so anyway.
+        has_penstock: whether the zip has penstock too, and bytecode beside all sources. Without bytecode each worker
+            process compiles them again, in half a second; with another Python it does so anyway.
 
     """
     package = Path(__file__).parents[1]

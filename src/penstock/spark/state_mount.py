@@ -1,7 +1,7 @@
 """State mount: the state in Spark's part of a checkpoint, which tasks on other machines write to a store.
 
-Spark knows one place for a query. This one is a table of mounts: `state` is a prefix of S3 or a folder of HDFS, which
-tasks read and write themselves, and the rest is the folder in which the driver works.
+Spark takes one location for a query. This one is a table of mounts: `state` is a prefix of S3 or a folder of HDFS,
+which tasks read and write themselves, and the rest is the folder in which the driver works.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StateMount:
         return f"viewfs://{self.name}/"
 
     def apply(self, session: SparkSession) -> str:
-        """Let a session know the mounts, and return their location. A session may know several."""
+        """Add the mounts to a session, and return their location. A session may have several."""
         scheme = "hdfs" if self.target.family == "hdfs" else "s3a"
         target = f"{scheme}://{self.target.host}/{urllib.parse.quote(self.target.name)}"
         session.conf.set(f"{_TABLE}.{self.name}.link./state", target)

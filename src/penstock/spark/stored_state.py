@@ -33,7 +33,7 @@ _LEAN: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class StateLocation:
-    """Where Spark has the state: its location of the checkpoint, and which operator stores that of a node."""
+    """The place of the state in Spark: its location of the checkpoint, and the operator that stores that of a node."""
 
     location: str
     operator_of: Callable[[str], int]

@@ -1,4 +1,4 @@
-"""Spark's types: those that higher rooms name, pass on or catch."""
+"""Spark's types that higher rooms name, pass on or catch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanation: the streams, steps and sinks of a job, and what state each step keeps, for people."""
+"""Explanation: the streams, steps and sinks of a job, and the state that each step keeps, for people."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["WantedColumn", "common_columns", "fit_columns"]
 
 @dataclass(frozen=True)
 class WantedColumn:
-    """A column as it is wanted: its name, its type, and whether it may be null; None: as it is."""
+    """A wanted column: its name, its type, and whether it may be null; None leaves it unchanged."""
 
     name: str
     type: pa.DataType | None = None
@@ -55,7 +55,7 @@ def fit_columns(
     *,
     always: bool = False,
 ) -> Relation:
-    """Return a relation with the names and types that are wanted, in their order. `always`: even if it has them."""
+    """Return a relation with the wanted names and types, in their order. `always`: even if it has them already."""
     fields = relation.fields
     if len(fields) != len(wanted):
         raise own.error(part, f"The query has {len(fields)} columns, and the table {len(wanted)}.")

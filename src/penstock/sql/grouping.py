@@ -174,7 +174,7 @@ class Grouping:
         """Add the step, and return the relation of its results."""
         window, own = self.relation.window, self.own
         if window is None:
-            return self._without_windows()
+            return self._add_group_step()
         if window.kind == "SESSION" and set(window.keys or ()) != set(self.keys):
             raise own.error(
                 window.at,
@@ -194,7 +194,7 @@ class Grouping:
             made = grouped.aggregate(own.unique(f"{self.base}.group"), function, output=function.output)
         return Relation(made, self.relation.alias)
 
-    def _without_windows(self) -> Relation:
+    def _add_group_step(self) -> Relation:
         """Add a step with groups that never end, whose results are a changelog."""
         own = self.own
         for call in self.calls:
@@ -215,7 +215,7 @@ class Grouping:
         """Return the stream of keys and arguments."""
         fields = {**self.keys, **self.arguments}
         if not fields:
-            # Something must be left to count.
+            # At least one column must be left to count.
             fields = {self.relation.columns[0]: column_named(self.relation.columns[0])}
         return self.own.select(self.relation.stream, list(fields.items()), f"{self.base}.input")
 

@@ -69,7 +69,7 @@ class SqlResult:
 
 @dataclass
 class _Sink:
-    """What is inserted into a sink, and its columns if they are declared."""
+    """The relations that are inserted into a sink, and its columns if they are declared."""
 
     relations: list[Relation]
     at: int
@@ -133,7 +133,7 @@ class _JobPlanner:
             raise self._own.error(at, f"There is a table {name!r} already; choose another name.")
 
     def _columns(self, statement: CreateStream | CreateTable) -> tuple[str, RecordType]:
-        """Return declared columns as DDL and as a record type. Raises ExpressionError at a type that is none."""
+        """Return declared columns as DDL and as a record type. Raises ExpressionError at an unknown type."""
         for column in statement.columns:
             with self._own.errors_at(column.at):
                 record_type(f"{column.name} {column.type}")
@@ -287,7 +287,7 @@ class _JobPlanner:
         self._stream = self._planner.plan_all(Query(statement.query, base, self._tables))
 
     def _write(self) -> None:
-        """Connect the sinks; what several statements insert into one is united."""
+        """Connect the sinks; the inserts of several statements into one sink are united."""
         for name, sink in self._sinks.items():
             with self._own.errors_at(sink.at):
                 stream, *others = [relation.stream for relation in sink.relations]
@@ -320,7 +320,7 @@ class _JobPlanner:
 
     @contextlib.contextmanager
     def _rehearsal(self) -> Iterator[None]:
-        """Describe something only to check or explain it: the job is as before afterwards."""
+        """Describe something only to check or explain it: afterwards the job is unchanged."""
         nodes, names = dict(self._job.graph.nodes), set(self._own.names)
         lookups = dict(self._job.graph.lookups)
         planned = dict(self._planned)
@@ -343,7 +343,7 @@ def _given(stream: DataStream[Any], name: str) -> Named:
 
 @dataclass(frozen=True)
 class SqlOptions:
-    """How a text is described: the streams and functions that it may name, and how CREATE FUNCTION finds one.
+    """The options for a text: the streams and functions that it may name, and how CREATE FUNCTION finds one.
 
     With `to_sink`, a query on its own is written to a sink.
     """
@@ -355,7 +355,7 @@ class SqlOptions:
 
 
 def describe_sql(job: JobDescription, text: str, options: SqlOptions) -> SqlResult:
-    """Describe what a SQL text says in a job. Raises ExpressionError, with the position, at what is wrong."""
+    """Describe a SQL text in a job. Raises ExpressionError, with the position of the error."""
     before, lookups, bindings = dict(job.graph.nodes), dict(job.graph.lookups), dict(job.bindings)
     sql = SqlText(text, 0)
     try:

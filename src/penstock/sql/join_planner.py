@@ -23,7 +23,7 @@ _LEAST: Final = dt.timedelta(milliseconds=1)
 
 @dataclass
 class JoinTerms:
-    """What the condition of a join says: equal keys, the bounds of time, and all else."""
+    """The terms of a join's condition: equal keys, the bounds of time, and all others."""
 
     left: list[str] = field(default_factory=list)
     right: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class _Sides:
     own: Expressions
 
     def side_of(self, part: exp.Column) -> tuple[_Side, str]:
-        """Return the side of a column, and its name there. Raises ExpressionError if it is of none or both."""
+        """Return the side of a column, and its name there. Raises ExpressionError if it is of neither side, or both."""
         sides: tuple[_Side, ...] = (self.left, self.right)
         if part.table:
             for side in sides:
@@ -58,7 +58,7 @@ class _Sides:
         return found[0], part.name
 
     def key(self, term: exp.Expression, terms: JoinTerms) -> bool:
-        """Take a term `a.x = b.y`, and return whether it is one."""
+        """Take a term if it has the form `a.x = b.y`; return whether it has."""
         if not isinstance(term, exp.EQ):
             return False
         if not isinstance(term.this, exp.Column) or not isinstance(term.expression, exp.Column):
@@ -76,7 +76,7 @@ class _Sides:
         return True
 
     def time(self, term: exp.Expression, terms: JoinTerms) -> bool:
-        """Take a term that bounds the difference of both event times, and return whether it is one."""
+        """Take a term if it bounds the difference of both event times; return whether it does."""
         if isinstance(term, exp.Between):
             pairs = [(term.this, term.args["low"], ">="), (term.this, term.args["high"], "<=")]
         elif type(term) in _SIGNS:
@@ -145,7 +145,7 @@ def plan_join(
     with own.errors_at(source):
         step = own.unique(f"{base}.join")
         if isinstance(right, LookedUp):
-            # Without a key, a record that has a null there has no row, and is not a dead letter.
+            # Without a key, a record that has a null there finds no row, and is not a dead letter.
             pairs = list(zip(terms.left, terms.right, strict=True))
             looked_up = left.stream.lookup_join(step, right.table, on=pairs, **options)
             return Relation(looked_up, "", sides=names)
@@ -244,7 +244,7 @@ def _check_version(version: exp.Expression, terms: JoinTerms, sides: _Sides) -> 
 def _fields(
     left: Relation, right: _Side, *, with_bounds: bool
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """Return the fields of a join, with names that none has twice, and these names by side and column."""
+    """Return the fields of a join, with unique names, and these names by side and column."""
     fields: list[str] = []
     names: dict[str, dict[str, str]] = {left.alias: {}, right.alias: {}}
     taken = {*left.columns}

@@ -1,4 +1,4 @@
-"""Relations: what a FROM names, as a stream, and the parts of a query as expressions on its fields."""
+"""Relations: the sources that FROM names, as streams, and the parts of a query as expressions on their fields."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WindowTable:
 
 @dataclass(frozen=True)
 class Relation:
-    """A stream as a query sees it.
+    """A stream in a query.
 
     `alias` is the name that columns may be qualified with. `times` are the fields that hold the event time of records
     although that travels beside them. `window` are the windows that records were put into and not grouped by yet.
@@ -94,7 +94,7 @@ class LookedUp:
 
 @dataclass
 class Expressions:
-    """The expressions of one text: their errors, parameters and functions; and the names of what is made of them."""
+    """The expressions of one text: their errors, parameters and functions, and the names of nodes made from them."""
 
     text: SqlText
     settings: dict[str, Setting[Any]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Expressions:
         return self.text.error(part if isinstance(part, int) else self.position(part), reason)
 
     def position(self, part: exp.Expression) -> int:
-        """Return where a part begins; where it is in another one, if it has no position itself."""
+        """Return where a part begins; if it has no position, where the part that contains it begins."""
         one: Any = part
         at = -1
         while at < 0 and one is not None:
@@ -126,7 +126,7 @@ class Expressions:
             raise self.error(part, str(e)) from None
 
     def unique(self, name: str) -> str:
-        """Return a name that nothing else of the text has: the name itself, or with a number."""
+        """Return a unique name within the text: the name itself, or with a number."""
         found, number = name, 1
         while found in self.names:
             number += 1

@@ -70,7 +70,7 @@ class SelectPlanner:
         self._outside: Final = outside
 
     def plan(self, query: Query) -> Relation:
-        """Return the relation of a query's results. Raises ExpressionError at what is wrong or not supported."""
+        """Return the relation of a query's results. Raises ExpressionError at an error or an unsupported part."""
         part = query.part
         if query.depth > MAX_DEPTH:
             raise self._own.error(part, f"Queries are nested more than {MAX_DEPTH} levels deep; use views.")
@@ -85,7 +85,7 @@ class SelectPlanner:
         return self._select(query, part)
 
     def plan_all(self, query: Query) -> Relation:
-        """Return the relation of a query whose rows are all wanted."""
+        """Return the relation of a query without a limit on ranked rows."""
         found = self.plan(query)
         if found.ranked is not None:
             raise self._own.error(
@@ -119,7 +119,7 @@ class SelectPlanner:
         return tables
 
     def _once(self, query: Query) -> Named:
-        """Return what plans a query when it is first read."""
+        """Return a function that plans a query when it is first read."""
         found: list[Relation] = []
 
         def relation() -> Relation:

@@ -100,7 +100,7 @@ def _parse(text: SqlText, found: Sequence[Token], what: str) -> exp.Expression:
         raise text.error(at, "This is nested too deeply; split it.") from None
     except ExpressionError:
         raise
-    except Exception:  # whatever a malformed text makes the parser stumble on
+    except Exception:  # a malformed text makes the parser raise anything
         raise text.error(at, f"This cannot be read as {what}.") from None
     if len(parsed) != 1 or not isinstance(parsed[0], exp.Expression):
         raise text.error(at, f"This cannot be read as {what}.")

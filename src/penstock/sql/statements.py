@@ -214,7 +214,7 @@ class _Cursor:
 
 
 def read_statements(text: SqlText) -> list[Statement]:
-    """Return the statements of a text. Raises ExpressionError, with the position, at what cannot be read."""
+    """Return the statements of a text. Raises ExpressionError, with the position, for text that cannot be read."""
     if len(text.text) > MAX_FILE_LENGTH:
         raise text.error(MAX_FILE_LENGTH, f"The text is longer than {MAX_FILE_LENGTH} characters; split it.")
     chunks: list[list[Token]] = [[]]

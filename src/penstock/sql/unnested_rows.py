@@ -17,7 +17,7 @@ __all__ = ["unnest"]
 
 
 class Unnest:
-    """The function that makes a record for each item of a field, and none of null."""
+    """The function that makes a record for each item of a field, and none for null."""
 
     def __init__(self, field: str, made: RecordType) -> None:
         self.field: Final = field

@@ -48,9 +48,9 @@ class ExpiringColumn(StateColumn):
         self._may_be_empty: Final = isinstance(spec.python_type, CustomColumnCodec)
         self._cursor: Final = cursor
         self._expires: Times = np.empty(0, np.int64)
-        # The expiry times of values that were touched one by one.
+        # The expiry times of values touched one by one.
         self._touched: dict[Any, int] = {}
-        # Slots that were touched as columns, with their expiry time; and how many slots were read, with theirs.
+        # The slots that were touched as columns, with their expiry time; and the number of slots read, with theirs.
         self._touched_slots: list[tuple[Times, int]] = []
         self._read: tuple[int, int] | None = None
         self._gone: list[Times] = []
@@ -109,7 +109,7 @@ class ExpiringColumn(StateColumn):
         return self.observe(key, super().load(key))
 
     def observe(self, key: Any, value: Any) -> Any:
-        """Return what user code sees of a value that it reads; a read may extend the value's life."""
+        """Return a value as user code that reads it sees it; a read may extend its life."""
         if value is None:
             return None
         if self._by_event and self._is_gone(key):
@@ -145,7 +145,7 @@ class ExpiringColumn(StateColumn):
             self._touched[key] = expires
 
     def _later(self, key: Any, before: Any, expires: int) -> int:
-        """Return the later of two expiry times, so that a late record makes nothing expire earlier."""
+        """Return the later of two expiry times: a late record must not make a value expire earlier."""
         if before is ABSENT:
             slot = self._owner.index.get(key)
             before = NEVER if slot is None else int(self._expires[slot])

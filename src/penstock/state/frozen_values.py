@@ -28,7 +28,7 @@ Lookup: TypeAlias = Callable[[pa.Array], tuple[Held, pa.RecordBatch]]
 # Values of this many keys become columns at once, and rows: about a millisecond's work.
 _KEYS_AT_ONCE: Final = 2048
 _ROWS_AT_ONCE: Final = 1024
-# So many keys of a key group on average are many.
+# From this many changed keys per key group on average, the tables are asked directly, not the row cache.
 _MANY_KEYS: Final = 32
 _IS_CHANGED: Final = "is changed/"
 
@@ -39,7 +39,7 @@ class FrozenValues:
     Args:
         schema: that of the rows.
         columns: the states, whose values must not change without `save`.
-        changed: the keys of which each state has changed. It is not copied, since a copy of many takes long.
+        changed: the keys of which each state has changed. It is not copied, since that takes long for many keys.
 
     """
 
@@ -55,7 +55,7 @@ class FrozenValues:
         self.keys: Final = some[0] if len(some) == 1 else dict.fromkeys(itertools.chain.from_iterable(some))
 
     def save(self, keys: Iterable[Any]) -> None:
-        """Keep the values of keys, which are about to change."""
+        """Keep the values of keys that are about to change."""
         saved = self._saved
         for key in keys:
             if key in self.keys and key not in saved:
@@ -72,7 +72,7 @@ class FrozenValues:
             yield
 
     def columns(self) -> pa.RecordBatch:
-        """Return the columns: the keys, the values, and of each state whether it has changed."""
+        """Return the columns: the keys, the values, and for each state whether it has changed."""
         return pa.concat_batches(self._made)
 
     def _columns_of(self, keys: Sequence[Any]) -> pa.RecordBatch:
@@ -97,7 +97,7 @@ class FrozenValues:
     def rows(self, columns: pa.RecordBatch, lookup: Lookup) -> pa.RecordBatch:
         """Return the new rows of some of the columns' keys, in their order. `lookup` finds the former rows.
 
-        Keys that have no state, before and after, are left out.
+        Keys without state before and after are left out.
         """
         keys = columns.column(0)
         were_held, before = lookup(keys)
@@ -111,7 +111,7 @@ class FrozenValues:
     ) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
         """Yield the new rows of key groups, a few at once, perhaps none; the caller puts them into the tables.
 
-        Then the cache, which has rows of the tables, has the new ones, or none any more.
+        Afterwards the row cache has the new rows too, or is empty.
         """
         for _ in self.make_columns():
             yield []
@@ -120,7 +120,7 @@ class FrozenValues:
         columns = self.columns()
         order, bounds = order_groups(groups_of(columns.column(0)))
         columns = columns.take(pa.array(order))
-        # Tables of which many rows change are asked themselves, since the cache forgets what it has.
+        # If many rows change, they are looked up in the tables, since the cache would drop its rows.
         is_sparse, found = columns.num_rows < _MANY_KEYS * len(bounds), []
 
         def lookup(keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
@@ -149,7 +149,7 @@ class FrozenValues:
 
 
 def _after(columns: pa.RecordBatch, before: pa.RecordBatch, name: str) -> pa.Array:
-    """Return the values of a state by key, for keys that had other values before."""
+    """Return the values of a state by key, for the keys whose values have changed."""
     is_changed, values, old = columns.column(_IS_CHANGED + name), columns.column(name), before.column(name)
     changed = pc.sum(is_changed).as_py() or 0
     if changed == len(values):

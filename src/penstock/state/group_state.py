@@ -127,9 +127,9 @@ class GroupState:
         return slots
 
     def objects_of(self, keys: pa.Array) -> list[Any]:
-        """Return the keys of records; of many, equal ones as the one object by which their values are found.
+        """Return the keys of records; if there are many, equal keys are the same object as the one in the index.
 
-        A dictionary finds a value faster by that very object, and making an object for each record takes longer.
+        A dictionary finds a value faster by the same object, and making an object for each record takes longer.
         """
         if len(keys) < _MANY or pa.types.is_struct(keys.type):
             return key_values(keys)
@@ -141,7 +141,7 @@ class GroupState:
         """Write the changes of both views back to the rows."""
         touched: dict[Any, None] = {}
         for column in self.columns.values():
-            # A value that was set and undone without ever being loaded is unchanged.
+            # A value that was set and undone without being loaded is unchanged.
             if not column.dirty.keys() <= column.values.keys():
                 for key in [key for key in column.dirty if key not in column.values]:
                     del column.dirty[key]

@@ -132,7 +132,7 @@ class KeyIndex:
         return 16 * sum(len(part.codes) for part in self._parts)
 
     def _switch_to_keys(self) -> None:
-        """Look up the keys themselves from now on, since two of them have the same code."""
+        """Look up keys, not codes, from now on, since two keys have the same code."""
         places = np.concatenate([part.places for part in self._parts])
         places = places[places >= 0]
         self._places = dict(zip(key_values(self._key_at(places)), places.tolist(), strict=True))

@@ -33,8 +33,8 @@ class LearnedState(ValueState[Any]):
     ...             yield record
 
     The weights are state like any other: exactly once, dumped as columns with names, set by commands, restored. `get`
-    returns them as a record with a field for each weight, or None, and as columns they work as those of a
-    `ValueState`. Learning depends on the order of a key's records alone, to the bit.
+    returns them as a record with a field for each weight, or None, and as columns they work like a `ValueState`.
+    Learning depends on the order of a key's records alone, to the bit.
 
     Args:
         learner: the model, such as `Moments`, `Covariance`, `LinearRegression` or one of your own; or `River` or
@@ -55,9 +55,9 @@ class LearnedState(ValueState[Any]):
         self.learner = learner
 
     def model(self) -> Any:
-        """Return the model of the current key to look at, or None: that of the library, or the weights by name.
+        """Return the model of the current key for inspection, or None: the library's object, or the weights by name.
 
-        Do not change it: what it learned is stored by `learn` alone.
+        Do not change it: only `learn` stores what it has learned.
         """
         raise self._outside()
 
@@ -66,7 +66,7 @@ class LearnedState(ValueState[Any]):
     @overload
     def score(self, records: Any, key_indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]: ...
     def score(self, records: Any, key_indices: Any = None) -> Any:  # noqa: ARG002  # bound states override
-        """Return the score of a record by the model of the current key; NaN if that has learned nothing.
+        """Return the score of a record by the model of the current key; NaN if it has learned nothing.
 
         In `process_batch` give a record batch or a mapping of columns, and the key index of each record, and get a
         score for each.
@@ -84,8 +84,8 @@ class LearnedState(ValueState[Any]):
     def learn(self, records: Any, key_indices: Any = None, *, scored: bool = True) -> Any:  # noqa: ARG002  # as above
         """Let the model of the current key learn a record, and return the score that the record had before.
 
-        In `process_batch` as `score`; several records of a key are learned one after the other. With `scored=False`
-        the score is not computed, which takes less time, and is NaN.
+        In `process_batch` it works like `score`; several records of a key are learned one after the other. With
+        `scored=False` the score is not computed, which takes less time, and is NaN.
 
         Raises ValueError if a feature or target is not a finite number.
         """

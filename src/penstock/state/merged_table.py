@@ -26,11 +26,11 @@ __all__ = ["MergedTable", "StateTable", "merge_changes"]
 
 # Up to this many keys are looked up and changed one by one, which costs less than whole columns.
 _FEW_KEYS: Final = 4
-# So many changed keys may wait, or as many as have changed, before each is kept once.
+# Duplicates are removed once this many changed keys wait, or as many as were distinct the last time.
 _MAX_REPEATED: Final = 1 << 18
-# So many rows that were changed one by one wait before the table of recent rows gets them together.
+# This many rows that were changed one by one wait, and are then put into the table of recent rows together.
 _MAX_NEWEST: Final = 1024
-# If values of more keys are open, those that have not changed are forgotten.
+# If the values of more keys are open, the unchanged ones are forgotten.
 _MAX_OPEN: Final = 1 << 16
 
 
@@ -38,7 +38,7 @@ class MergedTable:
     """The rows of all key groups, as `GroupTable` has those of one. `tables` may not change while it is used.
 
     `opened` are values that equal the rows of the tables. While changes are `frozen`, the tables change by these only,
-    and `thaw` is called for whoever needs their rows; it puts all of them into the tables.
+    and `thaw` is called when their rows are needed; it puts all of them into the tables.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MergedTable:
         self._cache: Final = cache
         self.groups_of: Final = groups_of
         self._recent: Final = GroupTable(schema)
-        # The rows that have changed last, one by one, and whether each has a value.
+        # The rows that were changed last, one by one, and whether each has a value.
         self._newest: Final[dict[Any, tuple[pa.RecordBatch, bool]]] = {}
         # Keys that have lost their row, which the tables still have.
         self._removed: set[Any] = set()
@@ -73,7 +73,7 @@ class MergedTable:
             self._goes_on = True
             if not self._open.go_on(specs, self):
                 self._open = None
-        # Values that are frozen would be looked for in rows if they were forgotten.
+        # If frozen values were forgotten, they would be looked for in rows.
         if self._open is not None and len(self._open) > _MAX_OPEN and self.frozen is None:
             self._open.forget_unchanged()
             if len(self._open) > _MAX_OPEN // 2:
@@ -83,7 +83,7 @@ class MergedTable:
         return self._open
 
     def freeze(self) -> FrozenValues | None:
-        """Return what has changed, if all of it are open values that stay open; else None."""
+        """Return the changes if all of them are open values that stay open; else None."""
         if self._changed or self._open is None or not self._open.outlives_rows:
             return None
         self.frozen = self._open.freeze()
@@ -111,7 +111,7 @@ class MergedTable:
                 self.put(changes)
 
     def release(self) -> OpenValues | None:
-        """Return the values that are open after changes were taken, if any are. They are not the table's any more."""
+        """Return the values that are open after changes were taken, if any. They no longer belong to the table."""
         opened, self._open = self._open, None
         return opened
 
@@ -130,7 +130,7 @@ class MergedTable:
     def lookup(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
         """Return a mask of the keys that have a row, and their rows; rows of nulls for the others.
 
-        The keys must be distinct. Open values are not looked at.
+        The keys must be distinct. Open values are ignored.
         """
         if self.frozen is not None and not self.frozen.keys.keys().isdisjoint(key_values(keys)):
             self._await_frozen()
@@ -230,7 +230,7 @@ class MergedTable:
         return bool(self._changed) or (self._open is not None and self._open.has_changes)
 
     def take_changes(self) -> dict[int, pa.RecordBatch]:
-        """Return the newest changed rows by key group. Afterwards the table must not be used, but for `release`."""
+        """Return the newest changed rows by key group. Afterwards only `release` may be called."""
         changes = self._changed_rows()
         if changes is None:
             return {}
@@ -247,7 +247,7 @@ class MergedTable:
         if not self._changed:
             return None
         keys, self._changed = self._distinct(), []
-        # Rows of keys that were removed are not there any more.
+        # Removed keys have no rows left.
         _, rows = self._settled().lookup(keys)
         return rows.set_column(0, self.schema.field(0), keys)
 

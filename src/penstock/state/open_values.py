@@ -1,7 +1,7 @@
 """Open values: the states of a step as Python objects, from round to round, for code that runs record by record.
 
-Many small rounds find the values of a key that comes again without its row, and make a row of it once, when the changes
-are taken. So a round costs little more than what it computes. Values stay open when an interval ends, since they equal
+In many small rounds, the values of a key are found again without its row, and become a row only once, when the changes
+are taken. So a round costs little more than its computation. Values stay open when an interval ends, since they equal
 the rows then, unless they are records that code can change in place.
 """
 
@@ -22,7 +22,7 @@ from penstock.state.state_spec import StateSpec
 __all__ = ["OpenValues", "can_stay_open"]
 
 
-# About what a key takes, and a value, with their places in dictionaries.
+# The approximate size of a key and of a value, with their entries in dictionaries.
 _KEY_BYTES: Final = 150
 _VALUE_BYTES: Final = 200
 
@@ -41,7 +41,7 @@ class OpenValues:
         }
         self._keys: Final[dict[Any, int]] = {}
         self._next = 0
-        # What each state has changed in rounds that are over.
+        # The keys that each state has changed in earlier rounds.
         self._changed: dict[str, dict[Any, None]] = {spec.name: {} for spec in specs}
         self._frozen: FrozenValues | None = None
         # The keys of this round, and the values they had before it.
@@ -56,10 +56,10 @@ class OpenValues:
         return len(self._keys) * (_KEY_BYTES + _VALUE_BYTES * len(self.columns))
 
     def go_on(self, specs: Sequence[StateSpec], rows: Rows) -> bool:
-        """Go on with a table that has the same rows, and return whether the values are surely those of the rows.
+        """Continue with a table that has the same rows; return whether the values are certain to equal the rows.
 
-        A type that was loaded again is another one. Of a record, which code may have changed in place without setting
-        it, a run that continues from the rows would not know.
+        They may not if a type was loaded again, or if code has changed a record in place without setting it: a run that
+        continues from the rows would not see that change.
         """
         self._rows = rows
         known = [(column.spec.name, column.spec.python_type) for column in self.columns.values()]
@@ -74,7 +74,7 @@ class OpenValues:
 
     @property
     def outlives_rows(self) -> bool:
-        """Whether the values equal the rows that are made of them, since no code can change one in place."""
+        """Whether the values equal the rows made from them, because no code can change one in place."""
         return not any(_is_mutable(column.spec) for column in self.columns.values())
 
     @property
@@ -89,7 +89,7 @@ class OpenValues:
         return self._keys[key]
 
     def objects_of(self, keys: pa.Array) -> list[Any]:
-        """Return the keys of the records of a round, which are few."""
+        """Return the keys of the few records of a round."""
         return key_values(keys)
 
     def load_keys(self, keys: pa.Array) -> None:
@@ -123,7 +123,7 @@ class OpenValues:
         """Do nothing: rows are made when the values are closed."""
 
     def changes(self) -> None:
-        """End a round. Raises UnstorableValueError if it has set a value that cannot be stored, and takes it back."""
+        """End a round. If it has set a value that cannot be stored, undo the round and raise UnstorableValueError."""
         try:
             for column in self.columns.values():
                 _check(column)
@@ -144,7 +144,7 @@ class OpenValues:
     def take_changes(self) -> pa.RecordBatch | None:
         """Return the rows of the keys that have changed since the last call, or None if there are none.
 
-        The caller puts them into the table. The values stay open if they would be read as they are.
+        The caller puts them into the table. The values stay open if reading them back would give the same.
         """
         frozen = self.freeze()
         self.end_frozen()
@@ -156,7 +156,7 @@ class OpenValues:
         return rows if rows.num_rows else None
 
     def freeze(self) -> FrozenValues:
-        """Return what has changed since the last call, until `end_frozen`. Values stay open if they are read alike."""
+        """Return the changes since the last call, until `end_frozen`. Values stay open if they read back the same."""
         changed, self._changed = self._changed, {name: {} for name in self.columns}
         self._before = []
         self._frozen = frozen = FrozenValues(self._rows.schema, self.columns, changed)
@@ -193,7 +193,7 @@ class _OpenColumn(StateColumn):
 
 
 def can_stay_open(specs: Iterable[StateSpec]) -> bool:
-    """Return whether a stored value of each state is equal to the one that was set, so that it need not be stored."""
+    """Return whether the stored values of each state equal the values that were set, so they may stay open."""
     return all(spec.ttl is None and _is_kept_exactly(spec.arrow_type) for spec in specs)
 
 

@@ -1,8 +1,8 @@
 """A row cache: rows that were read from the tables of the key groups of a slot, in one table.
 
 Rounds with records of many key groups find a row here with one lookup, instead of one for each key group. The cache
-lives as long as the tables, and each of its rows equals that of its key group's table. Tables that are small are read
-as a whole, when the first of their keys is looked for.
+lives as long as the tables, and each of its rows equals that of its key group's table. A small table is read as a whole
+when the first of its keys is looked up.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["GroupsOf", "RowCache"]
 GroupsOf: TypeAlias = Callable[[pa.Array], npt.NDArray[np.uint16]]
 """Returns the key group of each key."""
 
-# A cache that has grown to this size is emptied, and gets the rows that are read from then on.
+# A cache that has grown to this size is emptied, and then refilled with the rows that are read.
 _MAX_BYTES: Final = 32 << 20
 # Tables that take at most this share of it together are read as a whole.
 _SHARE_OF_TABLES: Final = 2
 
 
 class RowCache:
-    """Rows of the tables of a slot. Who changes a row of a table puts it here as well."""
+    """Rows of the tables of a slot. Code that changes a row of a table puts it here as well."""
 
     def __init__(
         self, schema: pa.Schema, tables: Mapping[int, GroupTable], *, max_bytes: int = _MAX_BYTES
@@ -38,7 +38,7 @@ class RowCache:
         self._tables: Final = tables
         self._max_bytes: Final = max_bytes
         self._rows = GroupTable(schema)
-        # The key groups of which all rows are here.
+        # The key groups whose rows are all here.
         self._whole: set[int] = set()
 
     @property
@@ -47,7 +47,7 @@ class RowCache:
         return self._rows.nbytes if self._rows.keys else 0
 
     def find(self, keys: pa.Array, groups_of: GroupsOf) -> Places:
-        """Return the place of the row of each of some distinct keys, or ABSENT. Rows that are not here are read."""
+        """Return the place of the row of each distinct key, or ABSENT. Missing rows are read from the tables."""
         places = self._rows.find(keys)
         missing = np.flatnonzero(places < 0)
         if not len(missing) or not self._tables:
@@ -63,7 +63,7 @@ class RowCache:
         return self._rows.find(keys)
 
     def rows(self, places: Places) -> pa.RecordBatch:
-        """Return the rows at some places that `find` has returned last; rows of nulls where a place is ABSENT."""
+        """Return the rows at places from the last `find`; rows of nulls where a place is ABSENT."""
         return self._rows.rows(places)
 
     def put(self, changes: pa.RecordBatch) -> None:
@@ -77,7 +77,7 @@ class RowCache:
         self._whole.clear()
 
     def _stored(self, keys: pa.Array, groups: npt.NDArray[np.uint16]) -> list[pa.RecordBatch]:
-        """Return the rows that the tables have of keys, perhaps with others of their key groups."""
+        """Return the rows of keys in the tables, perhaps with other rows of their key groups."""
         is_new = [group not in self._whole and group in self._tables for group in groups.tolist()]
         if not any(is_new):
             return []

@@ -1,4 +1,4 @@
-"""Shared state: state that a step keeps once for all its keys, also those that appear later; the same in every task.
+"""Shared state: state that a step keeps once for all its keys, present and future; the same in every task.
 
 Settings are single values with a history by event time; broadcast state is a mapping. Every task of a step keeps a
 copy. All tasks see the same control records in the same order, so all copies are equal.
@@ -109,8 +109,8 @@ class Setting(_Declared, Generic[T]):
     def set(self, value: T) -> None:  # noqa: ARG002  # bound settings override
         """Set the value for the whole step.
 
-        Raises StateError where code runs under a key and not for the whole step, TypeError if the value is not of the
-        declared type.
+        Raises StateError in code that runs under a key, not for the whole step, and TypeError if the value is not of
+        the declared type.
         """
         raise self._outside()
 
@@ -157,13 +157,13 @@ class BroadcastState(_Declared, Generic[K, V]):
     def put(self, key: K, value: V) -> None:  # noqa: ARG002  # as above
         """Set the value of a key.
 
-        Raises TypeError if key or value is not of the declared type, StateError where code runs under a key and not for
-        the whole step.
+        Raises TypeError if key or value is not of the declared type, and StateError in code that runs under a key, not
+        for the whole step.
         """
         raise self._outside()
 
     def remove(self, key: K) -> None:  # noqa: ARG002  # as above
-        """Remove a key, if present. Raises StateError where code runs under a key and not for the whole step."""
+        """Remove a key, if present. Raises StateError in code that runs under a key, not for the whole step."""
         raise self._outside()
 
     def items(self) -> Iterable[tuple[K, V]]:
@@ -267,7 +267,7 @@ class SharedStates:
         return found
 
     def begin(self) -> None:
-        """Note that everything up to here is kept."""
+        """Mark the point to which `take_back` returns."""
         self._changes.clear()
 
     def take_back(self) -> None:
@@ -277,8 +277,8 @@ class SharedStates:
         self._changes.clear()
         self.changed = False
 
-    def may_change(self, name: str, cursor: Cursor) -> None:
-        """Raise StateError where the states must not be changed."""
+    def check_may_change(self, name: str, cursor: Cursor) -> None:
+        """Raise StateError if the states must not be changed now."""
         if not self.writable or cursor.key is not None:
             raise StateError(
                 f"{name!r} belongs to the whole step, and cannot be changed for a single key. Change it in a handler "
@@ -381,7 +381,7 @@ class _BoundSetting(Setting[Any]):
         return self.default if found is None else found.value
 
     def set(self, value: Any) -> None:
-        self._states.may_change(self.name, self._cursor)
+        self._states.check_may_change(self.name, self._cursor)
         value = None if value is None else storable(value, self._spec)
         before = self._states.settings[self.name]
         self._states.note(self._cursor, (self._states.settings, self.name, before))
@@ -404,13 +404,13 @@ class _BoundBroadcastState(BroadcastState[Any, Any]):
         return self._values.get(key, default)
 
     def put(self, key: Any, value: Any) -> None:
-        self._states.may_change(self.name, self._cursor)
+        self._states.check_may_change(self.name, self._cursor)
         key, value = storable(key, self._key_spec), storable(value, self._value_spec)
         self._states.note(self._cursor, undo_of(self._values, key))
         self._values[key] = value
 
     def remove(self, key: Any) -> None:
-        self._states.may_change(self.name, self._cursor)
+        self._states.check_may_change(self.name, self._cursor)
         if key in self._values:
             self._states.note(self._cursor, undo_of(self._values, key))
             del self._values[key]

@@ -59,7 +59,7 @@ class LogGroup(msgspec.Struct, array_like=True):
 
 
 class NewVersion(NamedTuple):
-    """A version that is being stored: where, its rows by key group, its running digest, and the head's clock then."""
+    """A version that is being stored: its entries, its rows by key group, its running digest, and the head's clock."""
 
     entries: Entries
     changes: dict[int, list[pa.RecordBatch]]

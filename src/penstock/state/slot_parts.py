@@ -1,11 +1,11 @@
 """Slot parts: data that a slot keeps once for its step, in addition to a small header. A part is stored on change.
 
-A part is a first piece of bytes, perhaps followed by pieces that were added since; its owner combines them. Storing a
-part costs what has changed of it, and a micro-batch does not read the parts that it does not use. The worker caches the
+A part is a first piece of bytes, perhaps followed by pieces that were added since; its owner combines them. The cost of
+storing a part depends on its changes, and a micro-batch does not read parts that it does not use. The worker caches the
 object built from a part, and uses it as long as the head says that the part has not changed.
 
-An owner may change its part in many rounds before the slot stores it. So it says only that the part has changed; what
-to store is asked for once, when the parts are stored.
+An owner may change its part in many rounds before the slot stores it. So it only notes the change; the content to store
+is asked for once, when the parts are stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PartChange", "SlotParts", "StoredPart"]
 
 T = TypeVar("T")
 
-# About how many times its stored size the object built from a part takes in memory.
+# The memory of the object built from a part, as a multiple of the part's stored size (approximate).
 _IN_MEMORY: Final = 6
 
 
@@ -33,7 +33,7 @@ class _Digest(Protocol):
 
 
 class PartChange(NamedTuple):
-    """What to store of a part: all of it, where None removes it, or a piece to add."""
+    """The change of a part to store: its whole content, where None removes it, or a piece to add."""
 
     content: bytes | None
     is_whole: bool = True
@@ -92,7 +92,7 @@ class SlotParts:
         self.change(name, lambda: PartChange(content))
 
     def change(self, name: str, make: Callable[[], PartChange]) -> None:
-        """Note that a part has changed. When the parts are stored, the newest `make` returns what to store of it."""
+        """Note that a part has changed. When the parts are stored, the newest `make` returns the content."""
         self._new[name] = make
 
     def has_changed(self, name: str) -> bool:
@@ -137,7 +137,7 @@ class SlotParts:
         self._new = {}
 
     def go_on(self, entries: Entries) -> None:
-        """Store what changes from now on in these entries."""
+        """Store later changes in these entries."""
         self._entries = entries
 
     def _pieces(self, name: str) -> list[tuple[int, int]]:

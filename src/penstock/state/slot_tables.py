@@ -56,7 +56,7 @@ _LARGE_BYTES: Final = 4 << 20
 _MANY_VERSIONS: Final = 512
 # The head has the digests of this many of the last versions.
 _RECENT: Final = 32
-# So many key groups are packed at once, of a version that is stored in pieces: about a millisecond's work.
+# This many key groups of a version that is stored in pieces are packed at once: about a millisecond's work.
 _GROUPS_AT_ONCE: Final = 4
 # Each micro-batch checks this many rows for expired values.
 _SWEPT_ROWS: Final = 8192
@@ -125,7 +125,7 @@ class SlotTables:
         # Values that equal the rows of the tables, until a merged table exists.
         self._opened: OpenValues | None = None
         self._merged: MergedTable | None = None
-        # What is left to do for the version that is being stored.
+        # The remaining work on the version that is being stored.
         self._storing: Iterator[None] | None = None
         self._header: bytes | None = None
         self._header_changed = False
@@ -201,7 +201,7 @@ class SlotTables:
             self._head.clock_ms, self._moved = time_ms, True
 
     def sweep(self, clocks: Mapping[str, int]) -> None:
-        """Remove expired values from the next rows in turn, and from key groups of which a full copy is written next.
+        """Remove expired values from the next rows in turn, and from the key groups that are next written in full.
 
         `clocks` has the current time of each state with a TTL.
         """
@@ -265,7 +265,8 @@ class SlotTables:
     def freeze(self) -> None:
         """Begin to store the changes as a new version, which `pieces` or `finish` does.
 
-        Open values that have changed are only noted. Rounds may continue, with `go_on` for what they store themselves.
+        Open values that have changed are only noted. Rounds may continue; `go_on` gives them new entries for their own
+        changes.
         """
         self.finish()
         frozen = None if self._merged is None else self._merged.freeze()
@@ -285,7 +286,7 @@ class SlotTables:
 
     def pieces(self) -> Iterator[None]:
         """Store the frozen values, in pieces that take a few milliseconds each at most."""
-        # Not `yield from`, with which whoever stops asking would end it.
+        # Not `yield from`: a caller that stops iterating would end the storing.
         for _ in self._storing or ():
             yield
 
@@ -295,12 +296,12 @@ class SlotTables:
             pass
 
     def go_on(self, entries: Entries) -> None:
-        """Store what changes from now on in these entries."""
+        """Store later changes in these entries."""
         self._entries = entries
         self.parts.go_on(entries)
 
     def relieve(self) -> None:
-        """Keep to the memory limit. Call it after everything is stored."""
+        """Enforce the memory limit. Call it after everything is stored."""
         if self._memory is not None:
             self._memory.relieve(self._tables)
 
@@ -402,7 +403,7 @@ class SlotTables:
         return rows
 
     def _due(self, head: Head, whole: set[int], changed_bytes: int) -> set[int]:
-        """Return further key groups of which to write a full copy, since the log has outgrown the tables."""
+        """Return further key groups to write in full, since the log has outgrown the tables."""
         log_bytes = sum(version.size for version in head.versions)
         held_bytes = sum(group.size for group in head.groups.values())
         is_large = log_bytes > 2 * held_bytes + _SMALL_BYTES

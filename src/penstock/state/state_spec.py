@@ -77,7 +77,7 @@ def fit_value(value: Any, spec: StateSpec) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _dataclass_fields(kind: type) -> tuple[str, ...]:
-    """Return the field names of a dataclass, and none for other types. Cached, since enumerations are slow to ask."""
+    """Return the field names of a dataclass, and none for other types. Cached, since it is slow for enumerations."""
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 

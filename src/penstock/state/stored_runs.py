@@ -46,7 +46,7 @@ def stored_table(schema: pa.Schema, entries: Entries, key_group: int) -> GroupTa
 
 
 def _runs(head: Head, needed: Mapping[str, Mapping[int, int]], max_bytes: int) -> Iterator[frozenset[int]]:
-    """Yield the key groups of each run. Their size includes all rows to load, also those that later rows replace."""
+    """Yield the key groups of each run. Their size includes all rows to load, even those that later rows replace."""
     loaded: Counter[int] = Counter()
     for sizes in needed.values():
         loaded.update(sizes)

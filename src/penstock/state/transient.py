@@ -14,7 +14,7 @@ _KEPT: Final = "__penstock_kept__"
 
 
 class TransientField(Generic[T]):
-    """A field of a process function that is not restored after a failure and may be lost at any time.
+    """A field of a process function that is not restored after a failure, and whose value may be lost at any time.
 
     Use it for caches and clients only. Declare it in the body of a process function. The factory creates the value on
     first use in a worker; the worker then keeps it, also between micro-batches. Each worker has its own value, and a

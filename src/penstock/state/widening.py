@@ -8,7 +8,7 @@ __all__ = ["misfit", "widen"]
 
 
 def misfit(declared: pa.DataType, found: pa.DataType) -> str:
-    """Return why not all values of the stored type fit the declared type; an empty text if they do."""
+    """Return why some values of the stored type do not fit the declared type; an empty text if all do."""
     if declared.equals(found):
         return ""
     if pa.types.is_struct(declared) and pa.types.is_struct(found):

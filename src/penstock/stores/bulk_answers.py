@@ -11,7 +11,7 @@ import msgspec
 __all__ = ["BulkAnswer", "BulkItem", "Fate", "fate_of"]
 
 _NOW_OR_LATER: Final = (429, 500, 502, 503, 504)
-# About the index or the login, and not about the record.
+# These are about the index or the login, not about the record.
 _PLACE: Final = (401, 403, 404, 405)
 # Errors with the status 400 that any record would have.
 _OF_THE_INDEX: Final = ("index_closed_exception", "routing_missing_exception")
@@ -70,8 +70,8 @@ class BulkAnswer(msgspec.Struct):
 def fate_of(operation: str, item: BulkItem) -> Fate:
     """Return what is done about an operation.
 
-    A conflict says that a newer version exists, so the write has come too late to matter; a deletion of what is not
-    there has nothing to do.
+    A conflict says that a newer version exists, so the write has come too late to matter; a deletion of a missing
+    document has nothing to do.
 
     >>> fate_of("index", BulkItem(409)), fate_of("index", BulkItem(429)), fate_of("index", BulkItem(400))
     (<Fate.DONE: 'done'>, <Fate.PASSING: 'passing'>, <Fate.REFUSED: 'refused'>)

@@ -18,7 +18,7 @@ def send_requests(
     """Send requests, each a statement and its values, in any order; wait for the answers.
 
     Returns the errors of those that have failed, by their number, and how many were begun: after an error of the
-    servers no more are, since each would wait as long for its own.
+    servers no more are, since each would wait as long for an error.
 
     The client's `execute_concurrent` begins each request in the answer to another one, and so ends with a
     `RecursionError` when all of them fail at once, as they do while no server is there.

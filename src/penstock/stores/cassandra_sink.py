@@ -80,7 +80,7 @@ class CassandraSink(VersionedSink):
         self._target: _Target | None = None
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # later writes replace earlier ones
-        """Return -1: what is there may be written again."""
+        """Return -1: rows that are there may be written again."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # the table keeps it
@@ -161,7 +161,7 @@ class _RowTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Do nothing: what was written stays until it is written again."""
+        """Do nothing: written rows stay until they are written again."""
 
     def _writes(self, batch: pa.RecordBatch, refused: dict[int, str]) -> list[_Write]:
         """Return the writes of a block; leave out, and give the reason for, records that do not fit."""

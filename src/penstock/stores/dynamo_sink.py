@@ -47,7 +47,7 @@ _PATIENCE_S: Final = 60.0
 # The service answers questions about tables for all jobs of an account together.
 _CHECKED_EVERY_S: Final = 5.0
 _KEY_CHECKED_EVERY_S: Final = 60.0
-# Others write the same items at this moment.
+# Another writer changes the same items at this moment.
 _CONFLICTS: Final = ("TransactionConflictException", "ReplicatedWriteConflictException")
 _CONDITION: Final = "attribute_not_exists(#m) OR NOT begins_with(#m, :s) OR #m <= :m"
 
@@ -112,7 +112,7 @@ class DynamoSink:
             )
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # a start begins anew
-        """Return -1: what is there may be written again."""
+        """Return -1: rows that are there may be written again."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # marks have it
@@ -202,7 +202,7 @@ class _ItemTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Do nothing: what was written stays until it is written again."""
+        """Do nothing: written rows stay until they are written again."""
 
     def _requests_of(self, batch: pa.RecordBatch, refused: dict[int, str]) -> dict[int, _Request]:
         """Return what to write, by row; each knows the record of its key before it. Leave out what can be no item."""
@@ -330,7 +330,7 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came of a request: whether it was done, or never will be, and why; nothing of this if it was not sent."""
+    """The outcome of a request: whether it was done, or never will be, and why; empty if it was not sent."""
 
     reason: str = ""
     is_done: bool = False

@@ -78,7 +78,7 @@ class OpenSearchSink(VersionedSink):
         )
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # later writes replace earlier ones
-        """Return -1: what is there may be written again."""
+        """Return -1: rows that are there may be written again."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # documents keep it
@@ -135,7 +135,7 @@ class _DocumentTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Do nothing: what was written stays until it is written again."""
+        """Do nothing: written rows stay until they are written again."""
 
     def _operations(
         self, batch: pa.RecordBatch, documents: Sequence[bytes], refused: dict[int, str]

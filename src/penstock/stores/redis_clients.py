@@ -16,7 +16,7 @@ from penstock.stores.tls_contexts import tls_context
 __all__ = ["as_external", "check_server", "get_client"]
 
 _CONNECT_S: Final = 10
-# Of a server that stands still nothing comes back; then the connection fails.
+# A server that stands still does not answer; the connection then fails after this.
 _ANSWER_S: Final = 60
 
 _kept: Final[dict[tuple[Any, ...], Any]] = {}

@@ -89,7 +89,7 @@ class RedisSink:
         )
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # a start begins anew
-        """Return -1: what is there may be written again."""
+        """Return -1: rows that are there may be written again."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # the server keeps it
@@ -143,7 +143,7 @@ class _KeyTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Do nothing: what was written stays until it is written again."""
+        """Do nothing: written rows stay until they are written again."""
 
     def _chunks(self, batch: pa.RecordBatch, refused: dict[int, str]) -> Iterator[_Chunk]:
         """Return the records in parts of moderate size; leave out, and give the reason for, those without a key."""

@@ -1,4 +1,4 @@
-"""Refused rows: records that a store does not take, as dead letters keep them."""
+"""Refused rows: records that a store does not take, in the form of dead letters."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def tls_context(binding: CassandraBinding | OpenSearchBinding | RedisBinding) ->
     try:
         context = ssl.create_default_context(cafile=binding.cafile)
         if binding.certfile is not None:
-            # Without a password, an encrypted key would be asked for at the terminal, for ever.
+            # Without this, the password of an encrypted key would be asked for at the terminal, forever.
             context.load_cert_chain(binding.certfile, binding.keyfile, password="")
     except (OSError, ssl.SSLError) as e:
         raise BindingError(

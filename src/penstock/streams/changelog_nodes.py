@@ -38,7 +38,7 @@ def add_changelog(
 
 
 def add_records(stream: DescribedStream, field: str) -> DescribedStream:
-    """Return the changes of a changelog as records. Raises JobDefinitionError if it is none, or the field is taken."""
+    """Return the changes of a changelog as records. Raises JobDefinitionError for other streams, and a taken field."""
     if stream.origin.changes is None:
         raise JobDefinitionError(f"The stream {stream.name!r} is not a changelog: leave out as_records().")
     names = row_type(stream.record_type).field_names

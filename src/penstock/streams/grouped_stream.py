@@ -81,9 +81,10 @@ class GroupedStream(Generic[StreamT, OverT]):
     ) -> StreamT:
         """Keep the first rows of each group by an order, and return their changelog.
 
-        Without `rank`, a row comes when it is among the first ones, and goes when it no longer is. With it, each row
-        has its rank in a field of that name, from 1, and a row that moves updates two of them. Rows that `order_by`
-        does not order have the order of all their other fields, so the result does not depend on their arrival.
+        Without `rank`, a row is added when it becomes one of the first, and deleted when it no longer is. With it, each
+        row has its rank in a field of that name, from 1, and a row that takes over a rank updates the row that had it.
+        Rows that are equal in `order_by` are ordered by all their other fields, so the result does not depend on their
+        arrival.
 
         >>> cars = Job("cars").data_stream("cars", schema="town STRING, name STRING, price INT")
         >>> dearest = cars.group_by("town").top("dearest", 3, order_by=["price DESC"], rank="place")
@@ -115,7 +116,8 @@ class GroupedStream(Generic[StreamT, OverT]):
         """Keep one row of each group: the first or the last one, by event time or by arrival.
 
         The first one by arrival is final, so the result is an appending stream. Otherwise it is a changelog: a row is
-        updated if an earlier one, or a later one, comes. Of rows of the same event time, the smallest counts as first.
+        updated when an earlier one, or a later one, arrives. Of rows of the same event time, the smallest counts as
+        first.
 
         >>> orders = Job("shop").data_stream("orders", schema="id INT, at BIGINT", event_time="at")
         >>> orders.group_by("id").deduplicate("once", by="arrival").is_changelog
@@ -141,7 +143,7 @@ class GroupedStream(Generic[StreamT, OverT]):
         rows: int | None = None,
         range: Duration | None = None,  # noqa: A002  # as in SQL
     ) -> OverT:
-        """Emit each row with aggregates of the rows before it in its group, by event time, and of itself.
+        """Emit each row with aggregates over itself and the rows before it in its group, by event time.
 
         A row waits until the watermark has passed it, so the order of arrival does not matter. It goes out once, so the
         result is an appending stream. A row that comes after the watermark goes to the side output `late`.

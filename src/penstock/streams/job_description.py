@@ -282,7 +282,7 @@ class JobDescription:
         return LookupTable(self.graph, name, kind)
 
     def bound_by_default(self) -> dict[str, str]:
-        """Return where the streams and sinks that the job has are bound to, if a run does not say otherwise."""
+        """Return the default bindings of the streams and sinks of the job, which a run may override."""
         names = {source.name for source in self.graph.sources()} | {sink.name for sink in self.graph.sinks()}
         names |= set(self.graph.lookups)
         return {name: uri for name, uri in self.bindings.items() if name in names}

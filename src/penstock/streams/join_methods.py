@@ -156,10 +156,10 @@ class JoinMethods(Generic[JoinedT]):
         """Join each record with the version of its key that was in force at the record's event time.
 
         That is the latest record of `versions` at or before that time. `deleted` is a condition on versions, such as
-        "price IS NULL": a version for which it is true ends the one before, and there is none until the next. With
-        how="left" records without a version are emitted with nulls, otherwise not at all. A record is emitted once the
-        watermark of both streams has passed its time, so that no version can come that it should have had; it counts
-        at its own time. Raises JobDefinitionError when the streams or the expressions do not fit.
+        "price IS NULL": a version for which it is true ends the one before, and no version is in force until the next.
+        With how="left" records without a version are emitted with nulls, otherwise not at all. A record is emitted once
+        the watermark of both streams has passed its time, when no version that applies to it can still come; its event
+        time stays its own. Raises JobDefinitionError when the streams or the expressions do not fit.
 
         >>> job = Job("ads")
         >>> marks = Watermarks.bounded("5s")

@@ -48,7 +48,7 @@ HOWS = ("inner", "left", "right", "full")
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """What all joins have: how, the fields, the condition, the names of the sides, the settings of expressions."""
+    """The options of every join: how, fields, condition, names of the sides, settings of expressions."""
 
     how: How = "inner"
     fields: Sequence[str | Column] | None = None

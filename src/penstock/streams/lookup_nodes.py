@@ -31,7 +31,7 @@ __all__ = ["LookupOptions", "add_lookup_join"]
 
 @dataclass(frozen=True)
 class LookupOptions:
-    """What lookups have besides: the fields that a broadcast one compares, deletions, and missing records."""
+    """The options of lookups alone: the fields that a broadcast one compares, deletions, and missing records."""
 
     on: Pairs | None
     deleted: str | Column | None

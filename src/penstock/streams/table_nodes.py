@@ -78,7 +78,7 @@ def _group_by(names: Sequence[str], selection: Selection, who: str) -> None:
 
 
 class _Projection:
-    """The expressions that the input of a step needs, each once, under names of their own."""
+    """The expressions that the input of a step needs, each once, under generated names."""
 
     def __init__(self, group: Group, step: str, *, whole: bool = False) -> None:
         self._stream = group.stream
@@ -100,7 +100,7 @@ class _Projection:
     def add(self, argument: str | Column, where: str | Column | None = None) -> str:
         """Return the name of an expression, which is null where a condition is not true."""
         text = sql_of(argument)
-        # Alone first, so that the position in an error is one in what the user has written.
+        # Alone first, so that an error gives the position in the text that the user has written.
         compile_expression("select", [f"{text} AS argument"], self._stream, {}, self._who)
         if where is not None:
             condition = sql_of(where)
@@ -131,7 +131,7 @@ class _Projection:
 def add_group_aggregates(
     step: str, group: Group, aggregates: Mapping[str, Aggregate], ttl: Ttl | None
 ) -> DescribedStream:
-    """Add a step with aggregates of groups, and return the changelog of their results."""
+    """Add a step that aggregates groups, and return the changelog of the results."""
     check_step(step, group.stream, takes_changes=True)
     projection = _Projection(group, step)
     bound = [(name, one, _arguments(projection, group, name, one)) for name, one in _check(step, aggregates)]
@@ -154,7 +154,7 @@ def add_group_aggregates(
 def add_top(
     step: str, group: Group, count: int, order_by: Sequence[str], rank: str | None, ttl: Ttl | None
 ) -> DescribedStream:
-    """Add a step with the first rows of each group, and return their changelog."""
+    """Add a step that keeps the first rows of each group, and return their changelog."""
     key, rows = _whole_rows(step, group)
     who = f"Step {step!r}"
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -174,7 +174,7 @@ def add_top(
 
 
 def add_deduplication(step: str, group: Group, keep: str, by: str, ttl: Ttl | None) -> DescribedStream:
-    """Add a step with one row of each group, and return it: appending if it is the first one to arrive."""
+    """Add a step that keeps one row of each group, and return its stream: appending if the first to arrive stays."""
     key, rows = _whole_rows(step, group)
     who = f"Step {step!r}"
     if keep not in ("first", "last") or by not in ("event_time", "arrival"):
@@ -196,7 +196,7 @@ def add_deduplication(step: str, group: Group, keep: str, by: str, ttl: Ttl | No
 
 
 def add_upserts(step: str, stream: DescribedStream, names: Sequence[str]) -> DescribedStream:
-    """Add a step that makes upserts a changelog. The stream has the kind of each change; `names` are its key."""
+    """Add a step that turns upserts into a changelog. The stream has the kind of each change; `names` are its key."""
     group = Group(stream, tuple(names))
     key, rows = _whole_rows(step, group)
     return _add_rows(step, group, key, latest_rows(rows, None), Changes(key.fields))
@@ -263,8 +263,8 @@ def _time_field(step: str, stream: DescribedStream, rows: RecordType) -> str:
     time = stream.origin.time
     if time is None or time not in rows.field_names:
         raise JobDefinitionError(
-            f"Step {step!r} needs the event time of its rows in a field, but that of {stream.name!r} has "
-            f"{'no event time' if time is None else 'none of them'}. Declare it (job.data_stream(..., "
+            f"Step {step!r} needs the event time of its rows in a field, but {stream.name!r} has no "
+            f"{'event time' if time is None else 'field with it'}. Declare it (job.data_stream(..., "
             'event_time="at")), or name a field with with_event_time.'
         )
     return time
@@ -278,7 +278,7 @@ def _add_rows(
 
 
 def _check(step: str, aggregates: Any) -> list[tuple[str, Aggregate]]:
-    """Return aggregates with their names. Raises JobDefinitionError if they are something else."""
+    """Return aggregates with their names. Raises JobDefinitionError for any other value."""
     if not isinstance(aggregates, Mapping) or not aggregates:
         raise JobDefinitionError(
             f'Step {step!r} needs aggregates by name, such as {{"total": ps.Aggregate.sum("amount")}}.'
@@ -298,7 +298,7 @@ def _check(step: str, aggregates: Any) -> list[tuple[str, Aggregate]]:
 def _arguments(
     projection: _Projection, group: Group, name: str, aggregate: Aggregate
 ) -> tuple[str | None, str | None]:
-    """Return the names of the fields with an aggregate's argument and with what orders it."""
+    """Return the names of the fields that hold an aggregate's argument and its order."""
     if name in projection.key_names:
         raise JobDefinitionError(
             f"The aggregate {name!r} has the name of a field of the group; choose another."

@@ -38,8 +38,8 @@ Mask = npt.NDArray[np.bool_]
 class Given:
     """The argument of an aggregate in some records: the group of each value that counts, and the value.
 
-    `signs` are 1 or -1 for values that are added or taken away; None if all are added. `orders` are what orders the
-    values, if anything does.
+    `signs` are 1 or -1 for values that are added or taken away; None if all are added. `orders` has the values that
+    order them, if any do.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Opened(Protocol):
         """Return the result of each group, in the type of the aggregate."""
 
     def beyond(self) -> Mask | None:
-        """Return which groups have a result that its type cannot hold, and which is null; None if it always can."""
+        """Return which groups have a result that its type cannot hold, and that becomes null; None if it always can."""
 
     def to_arrow(self, holds: Mask) -> pa.Array:
         """Return the stored states, null for groups that hold nothing."""
 
 
 class Accumulator(Protocol):
-    """What accumulates the argument of an aggregate; `argument` is its field, `order` that of what orders it."""
+    """Accumulates the argument of an aggregate: `argument` is its field, and `order` the field that orders it."""
 
     @property
     def result(self) -> Field:
@@ -233,7 +233,7 @@ class _OpenRetractedDoubles(_OpenDoubles):
                 np.add.at(self._special[name], given.places[mask], signs[mask])
             values = np.where(finite, values, 0.0)
         np.add.at(self._totals, given.places, values * signs)
-        # What rounding has left of values that are all gone.
+        # The rounding error left behind after all values were taken away.
         self._totals[self._counts <= 0] = 0.0
 
     def _sums(self) -> Floats:
@@ -359,7 +359,7 @@ class _OpenExtremes:
 
 
 class FirstValue:
-    """The first or the last value where values are only added: by what orders them, or else by arrival."""
+    """The first or the last value where values are only added: by a field that orders them, or else by arrival."""
 
     def __init__(self, name: str, argument: Field, order: Field | None, *, last: bool) -> None:
         self.result = Field(name, argument.python_type, argument.arrow_type, nullable=True)
@@ -367,7 +367,7 @@ class FirstValue:
         self._last: Final = last
 
     def state(self) -> KeyedState:
-        """Declare the state: the value, and what orders it."""
+        """Declare the state: the value, and the value that orders it."""
         if self._order is None:
             return ScalarState(self.result)
         order = Field("ordered_by", self._order.python_type, self._order.arrow_type, nullable=True)

@@ -62,7 +62,7 @@ class Aggregate:
     def avg(
         cls, argument: Expression, *, where: Expression | None = None, distinct: bool = False
     ) -> Aggregate:
-        """Average numbers: DOUBLE, or DECIMAL with four more digits behind the point. Null without a value."""
+        """Average numbers: DOUBLE, or DECIMAL with four more digits after the decimal point. Null without a value."""
         return cls("avg", argument, where, distinct)
 
     @classmethod

@@ -89,7 +89,7 @@ def diff_rows(
     """Return the changes that lead from one table with a row per slot to another.
 
     `before` and `after` tell where there is a row. Returns the slot of each change, whether it has the row after, and
-    its kind; the two changes of an update follow each other. Unless it `wants_before`, the first one is left out.
+    its kind; the two changes of an update follow each other. Unless `wants_before`, the first one is left out.
     """
     updated = before & after & differs
     parts: Sequence[tuple[Mask, bool, int]] = (

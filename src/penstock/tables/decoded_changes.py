@@ -1,4 +1,4 @@
-"""Decoded changes: the kinds of changes that records of a source tell in a field of their own."""
+"""Decoded changes: the kinds of changes that records of a source give in one of their fields."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ _NULL_TEXT: Final = "\0"
 
 @dataclass(frozen=True)
 class GroupKey(KeySelector):
-    """Selects the key of a group: null is a value of its own.
+    """Selects the key of a group: null is a value like others.
 
-    An integer stays one, and so does text. Other fields, and several, become a list in JSON: `["north",5,null]`.
+    Integers and text stay as they are. Another type, or several fields, become a list in JSON: `["north",5,null]`.
     Without a field all records are in one group, whose key is `[]`.
     """
 
@@ -33,7 +33,7 @@ class GroupKey(KeySelector):
 
     @property
     def computed(self) -> bool:
-        """True: the record carries the key in a column of its own."""
+        """True: the record carries the key in a separate column."""
         return True
 
     @property

@@ -62,7 +62,7 @@ class LatestRows(TableStep):
         counts = np.ones(len(given.slots), bool)
         if CHANGE in given.batch.schema.names:
             kinds = change_codes(given.batch)
-            # The row before an update says nothing about the one after it.
+            # The row before an update does not matter: the one after it replaces it.
             gone, counts = kinds == DELETE, kinds != UPDATE_BEFORE
         chosen = np.arange(groups)
         rows = np.flatnonzero(counts)

@@ -94,7 +94,7 @@ class _OpenMultisets:
         at, is_there = _find([code[:held] for code in codes], [code[held:][news] for code in codes], *starts)
         sums = pc.struct_field(self._entries, "count").to_numpy().copy()
         sums[at[is_there]] += changes[is_there]
-        # What is not there comes where it belongs, unless it is taken away.
+        # New values are inserted in order, unless they are taken away.
         comes = ~is_there & (changes > 0)
         rows = np.insert(np.arange(held), at[comes], held + news[comes])
         sums = np.insert(sums, at[comes], changes[comes])
@@ -149,7 +149,7 @@ def _collapse(places: Ints, codes: Sequence[Ints], changes: Ints) -> tuple[Ints,
 
 
 def _find(held: Sequence[Ints], wanted: Sequence[Ints], low: Ints, high: Ints) -> tuple[Ints, Mask]:
-    """Return where each wanted value is, or belongs, among the sorted ones from `low` to `high`, and if it is there."""
+    """Return the place of each wanted value among the sorted ones from `low` to `high`, and whether it is there."""
     ends = high
     while (searched := low < high).any():
         middle = (low + high) // 2

@@ -33,12 +33,12 @@ class OrderBy:
     nulls_first: bool = True
 
     def codes(self, column: pa.Array) -> Ints:
-        """Return an integer for each value, which sort as the rows do."""
+        """Return an integer for each value; the integers sort like the rows."""
         codes = order_codes(column)
         if self.descending:
             codes = ~codes
         if column.null_count and self.nulls_first == self.descending:
-            # With nulls, the others have small codes.
+            # If there are nulls, the codes of the other values are small.
             codes[column.is_null().to_numpy(zero_copy_only=False)] = (
                 2**62 if not self.nulls_first else -(2**62)
             )
@@ -74,7 +74,7 @@ def order_of(
 ) -> list[Ints]:
     """Return the codes of rows by which they sort: those of the orders, then of all other fields.
 
-    The other fields make the order of rows independent of where they come from.
+    The other fields make the order independent of the origin of rows.
     """
     columns = dict(
         zip(names, rows.flatten() if isinstance(rows, pa.StructArray) else rows.columns, strict=True)

@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 _WAITING: Final = "waiting"
 _PAST: Final = "past"
 _COUNT: Final = "group_rows"
-# So many pairs of a row and one of its frame are looked at together.
+# This many pairs of a row and a row of its frame are processed together.
 _PAIRS: Final = 1 << 20
 _LAST_MS: Final = END_MS // 1000
 

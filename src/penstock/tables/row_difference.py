@@ -1,4 +1,4 @@
-"""Row difference: which values of two columns differ, as results of aggregates do."""
+"""Row difference: find where two columns, such as results of aggregates, differ."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _TAKEN: Final = ("key", "group_rows", "output", "waiting", "past")
 
 
 def state_names(aggregates: Sequence[BoundAggregate], function: type) -> dict[str, str]:
-    """Return the name of the state of each aggregate in a class: its own, if the class has nothing of that name."""
+    """Return the name of the state of each aggregate in a class: that of the aggregate, unless the class uses it."""
     found: dict[str, str] = {}
     for one in aggregates:
         name = one.name

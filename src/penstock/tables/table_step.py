@@ -27,7 +27,7 @@ class TableInput:
     """The input of a run: the records of some keys, and the stored states of these keys.
 
     `slots` has the place of each record's key among `keys`, `times_ms` its event time if the step has one, and
-    `stored` a column for each state, with a row for each key. `watermark_ms` is that before the records. Unless it
+    `stored` a column for each state, with a row for each key. `watermark_ms` is that before the records. Unless
     `wants_before`, nobody reads the row before an update.
     """
 

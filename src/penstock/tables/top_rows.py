@@ -31,15 +31,15 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _ROWS: Final = "rows"
-# How many rows are sorted before the others are compared with the first ones of these.
+# This many rows are sorted, and then the others are compared with the first ones of these.
 _PART: Final = 4_096
 
 
 class TopRows(TableStep):
     """The first rows of each group.
 
-    With a `rank`, a row is identified by its place: what comes there updates what was there. So it is, without a field
-    for the rank, if the rows `replace` each other. Otherwise rows come and go.
+    With a `rank`, a row is identified by its place: the new row at a place updates the old one. The same holds, without
+    a field for the rank, if the rows `replace` each other. Otherwise rows are added and deleted.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class TopRows(TableStep):
         ).cast(stored.type)
         changed = None
         if not self._retracts and not self._expires:
-            # Rows only go when others come.
+            # Rows are only deleted when others are added.
             changed = np.unique(places[kept[kept >= len(held)]])
         times = latest_times(given, moved)
         return TableResult(batch, moved, {_ROWS: lists}, times, changed=changed)
 
     def _contenders(self, both: pa.Array, places: Ints, held: int, groups: int) -> Ints:
-        """Return the rows that may be among the first ones: those held, and those not behind the last of their group.
+        """Return the rows that may be among the first ones: those held, and those not after the last of their group.
 
         Rows are sorted a part at a time, and each part rules out most of those after it, so few are sorted at all.
         """

@@ -25,8 +25,8 @@ class LastChanges:
     def of(self, records: Records) -> Records:
         """Return the last change of each key, as `+U` or `-D`, with the fields of the key as message key.
 
-        The row before an update counts as deleted if the row after it does not follow, since a condition may have
-        kept that back.
+        The row before an update counts as deleted if the row after it does not follow: a condition may have dropped
+        that.
         """
         keys = self._key.column(records.batch)
         codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)

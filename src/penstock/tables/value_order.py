@@ -1,4 +1,4 @@
-"""Value order: values of a column as integers that sort as the values do, and rows as such integers."""
+"""Value order: integers that sort like the values of a column, and like rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def order_codes(column: pa.Array) -> Ints:
-    """Return an integer for each value, which are equal, smaller or larger as the values are.
+    """Return an integer for each value; the integers compare like the values.
 
     Null is the smallest; NaN is equal to itself and the largest; both zeros are equal. Only the codes of one call can
     be compared.
@@ -61,7 +61,7 @@ def _ranks(column: pa.Array) -> Ints:
     if not len(values):
         return ranks
     if pa.types.is_nested(column.type):
-        # The text of equal values is equal, which is all that their order is for.
+        # Equal values have equal text, and only equality matters for these types.
         texts = [msgspec.json.encode(value, order="deterministic") for value in python_values(values)]
         values = pa.array(texts, pa.binary())
     if _needs_ranks(values.type):

@@ -174,7 +174,7 @@ class BatchRunner:
         """
         assert stores or self.plan.in_real_time, "a micro-batch stores its state"
         if self.takes_answers:
-            # They know a micro-batch again by its time.
+            # They recognise a repeated micro-batch by its time.
             self.now += MILLISECOND
         order = random.Random(seed)  # noqa: S311  # a repeatable order
         tasks = self._read(inputs)
@@ -195,7 +195,7 @@ class BatchRunner:
                 before = [node.id for node in levels[number - 1]]
                 forwarder = Forwarder(self.plan, before)
                 parts = [_rows(forwarder.batches(packed_batches(part, self.plan.slots))) for part in parts]
-            parts = self._level([node.id for node in level], parts, order, stores=stores)
+            parts = self._run_level([node.id for node in level], parts, order, stores=stores)
         outcome = self._write([node.id for node in levels[-1]] if levels else [], parts)
         self.has_seed = False
         self.number += 1
@@ -226,7 +226,7 @@ class BatchRunner:
         offsets = pa.array(range(start, start + len(raw)), pa.int64())
         return _rows(reader.batches([SourceChunk(partition, offsets, raw=pa.array(raw, pa.binary()))]))
 
-    def _level(
+    def _run_level(
         self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random, *, stores: bool
     ) -> list[list[PackedRow]]:
         """Shuffle the rows and call each slot once, as Spark does: the rows of a slot come in any order."""

@@ -1,4 +1,4 @@
-"""Command fields: what a test may say of a command besides its kind, target and payload."""
+"""Command fields: the optional fields of a command in a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory sinks: keep what the tasks of a micro-batch write."""
+"""Memory sinks: keep the records that the tasks of a micro-batch write."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class _MemorySource(LookupSource):
 
 
 def memory_tables(runner: BatchRunner) -> dict[str, MemoryTable]:
-    """Give a runner a table in memory for each table of its job, and return them by name. Nothing of them is kept."""
+    """Give a runner a table in memory for each table of its job, and return them by name. Their rows are not cached."""
     tables = {name: MemoryTable(name, kind) for name, kind in runner.plan.graph.lookups.items()}
     sources = {
         name: _MemorySource(name, f"memory:{id(table)}", 0, 0, table) for name, table in tables.items()

@@ -1,4 +1,4 @@
-"""Model driver: what the driver of a job does for its models, in the process of a test."""
+"""Model driver: does the work of a job's driver for its models, in the process of a test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModelDriver:
     def __init__(self, runner: BatchRunner) -> None:
         plan = runner.plan
         if runner.takes_answers:
-            # They keep what they took beside the checkpoint.
+            # They keep the answers that they took beside the checkpoint.
             store_of(runner)
         steps = plan.accepting.steps if plan.graph.steps() else {}
         self._policies: Final = ModelPolicies({name: step.models for name, step in steps.items()}, {})

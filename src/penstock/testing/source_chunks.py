@@ -1,4 +1,4 @@
-"""Source chunks: turn the records that a test sends into what a source would have read."""
+"""Source chunks: turn the records that a test sends into the chunks that a source would have read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def source_tasks(
     """Yield readers for records of one source partition from an offset on, each with its chunks.
 
     Objects become columns, as from a source that decodes them; dicts, text, bytes and protobuf messages become
-    bytes. Kafka messages are what a topic would give.
+    bytes. Kafka messages become chunks like those of a topic.
     """
     has_raw = node.name in plan.raw_streams
 

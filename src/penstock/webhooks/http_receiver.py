@@ -54,7 +54,7 @@ def listen(binding: HttpListenBinding) -> socket.socket:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
                 binding.certfile,
                 binding.keyfile,
-                # Without one, an encrypted key would be asked for at the terminal, for ever.
+                # Without one, the password of an encrypted key would be asked for at the terminal, forever.
                 password="",
             )
     except OSError as e:
@@ -201,7 +201,7 @@ class _Commits:
         return CheckpointError("The journal takes no more records.")
 
     def _group(self) -> list[_Arrived]:
-        """Return what is committed next: at least one request."""
+        """Return the requests to commit next: at least one."""
         group: list[_Arrived] = []
         size = 0
         while self._waiting and (not group or size + self._waiting[0].size <= MAX_BYTES):
@@ -236,7 +236,7 @@ class _Answer(NamedTuple):
 
 
 class _Application:
-    """What answers requests, by the interface of ASGI."""
+    """The application that answers requests, by the interface of ASGI."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class _Application:
         return self._commits.position - begin > self._binding.max_journal_bytes
 
     def _too_large(self) -> _Answer:
-        # What is left of the body is not read.
+        # The rest of the body is not read.
         return _error(
             413,
             f"A request has at most {self._binding.max_request_bytes} bytes. Send fewer records at once.",

@@ -24,7 +24,7 @@ __all__ = ["Answer", "Sender", "check_secrets", "check_server", "get_sender", "r
 
 # Answers that say that the same request may succeed later.
 _AGAIN: Final = (408, 425, 429)
-# Answers that are about the place or the login, and not about the record.
+# Answers about the place or the login, not about the record.
 _PLACE: Final = (401, 403, 404, 405, 407, 410)
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
@@ -43,7 +43,7 @@ class Answer:
 
 
 class Sender:
-    """What sends requests to the server of a binding, on connections that it keeps. Any thread may send."""
+    """Sends requests to the server of a binding, on connections that it keeps. Any thread may send."""
 
     def __init__(
         self,

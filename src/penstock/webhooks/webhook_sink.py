@@ -25,7 +25,7 @@ _MAX_BYTES: Final = 1 << 30
 class WebhookSink:
     """A sink that sends each record, or some in an array, as the JSON body of a request. They may be CloudEvents.
 
-    A request is repeated while the server is away or overloaded. What it refuses (4xx) is rejected record by record.
+    A request is repeated while the server is away or overloaded. Records that it refuses (4xx) are rejected one by one.
     After a crash requests of the newest micro-batch or interval are sent again, with the same `Idempotency-Key`.
     """
 
@@ -54,7 +54,7 @@ class WebhookSink:
 
 @dataclass(frozen=True)
 class _Request:
-    """Some records that follow each other in a block: the first row, their bodies, and what tells each apart.
+    """Consecutive records of a block: the first row, their bodies, and the ids that tell them apart.
 
     `attributes` are headers, of a request with one event in the binary mode.
     """
@@ -97,7 +97,7 @@ class _RequestTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Do nothing: what was sent stays."""
+        """Do nothing: sent records stay."""
 
     def _requests(self, batch: pa.RecordBatch) -> list[_Request]:
         bodies = self._encoder.encode(batch).to_pylist()
@@ -134,7 +134,7 @@ class _RequestTask(RejectingTask):
 
 
 def _request_id(ids: Sequence[str] | None) -> str | None:
-    """Return what tells a request apart: its only record, or the first and the last, between which all are known."""
+    """Return the id of a request: that of its only record, or of the first and the last, which imply the others."""
     if ids is None:
         return None
     return ids[0] if len(ids) == 1 else f"{ids[0]}..{ids[-1]}"

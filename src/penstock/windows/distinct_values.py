@@ -18,7 +18,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 class DistinctValues(AggregateFunction[Any, Any, Any]):
-    """The number, the sum or the mean of the different values that a window has met.
+    """The number, the sum or the mean of the different values in a window.
 
     The accumulator has these values in sorted runs, each of which is longer than the next one: a new value is a run of
     its own, and joins runs that are not longer. So a window with many values costs little for each record. Results do

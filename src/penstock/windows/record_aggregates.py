@@ -34,7 +34,7 @@ _TOTALS: Final = ("sum", "avg")
 class AggregateColumn:
     """One aggregate: its kind, the field that it is over (None: the records themselves), and the field it makes.
 
-    With `function`, that computes it: the user's, or one of different values.
+    With `function`, that function computes it: the user's, or one of different values.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class _Held:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether more is kept than how many values there were."""
+        """Whether more than the number of values is kept."""
         return self.total is not None or self.bounds is not None
 
 
@@ -278,7 +278,7 @@ class ColumnRecordAggregates(RecordAggregates, ColumnAggregate[Any, Any]):
             return mask_empty(held[f"{column.field}_total"], counts == 0)
         if column.kind == "avg":
             totals = held[f"{column.field}_total"]
-            # As Python divides them, record by record.
+            # Divided like Python does it, record by record.
             means = totals.astype(np.float64) / np.maximum(counts, 1).astype(np.float64)
             return mask_empty(means, counts == 0)
         found = held[f"{column.field}_{'low' if column.kind == 'min' else 'high'}"]
@@ -291,7 +291,7 @@ def _as_integers(column: pa.Array) -> pa.Array:
 
 
 def _as_times(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return numbers as a type; of integers also dates or timestamps."""
+    """Return numbers as a type; integers may become dates or timestamps."""
     return (numbers.cast(pa.int32()) if pa.types.is_date32(kind) else numbers).cast(kind)
 
 

@@ -84,7 +84,7 @@ class BoundWindowState(BoundState, KeyedState):
 
     @property
     def changed(self) -> dict[Any, None]:
-        """The keys with changed windows that are not yet written back. Whoever changes windows adds their key."""
+        """The keys with changed windows that are not yet written back. Code that changes windows adds their key."""
         return self._dirty
 
 

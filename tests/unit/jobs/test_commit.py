@@ -171,6 +171,6 @@ def following(tmp_path: Path) -> BatchCommitter:
     checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
     bound = compile_job(job, RunSettings(bindings=bindings), checkpoint)
     ownership: Any = SimpleNamespace(check=lambda: None)
-    dumps: Any = SimpleNamespace(want=lambda batch_id, told: None)
+    dumps: Any = SimpleNamespace(enqueue=lambda batch_id, told: None)
     recorder = MetricsRecorder(BatchMetricsWriter(checkpoint.folder), bound, "job-1")
     return BatchCommitter(bound, checkpoint, RunServices(ownership, dumps, recorder))

@@ -62,7 +62,7 @@ def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "max_bytes", "said"),
-    [(b"other", 1 << 20, "has not the SHA-256"), (CONTENT, 10, "larger than 10 bytes")],
+    [(b"other", 1 << 20, "does not have the SHA-256"), (CONTENT, 10, "larger than 10 bytes")],
 )
 def test_what_cannot_be_fetched_is_told_and_can_be_tried_again(
     content: bytes, max_bytes: int, said: str, tmp_path: Path

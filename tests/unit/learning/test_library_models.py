@@ -226,7 +226,7 @@ def test_shared_objects_and_odd_numbers_come_back() -> None:
         ),
         (lambda: ps.River(linear_model.LinearRegression, "a", target="y"), "has learn_one"),
         (lambda: ps.River(StandardScaler(), "a"), "has learn_one"),
-        (lambda: ps.River(preprocessing.StandardScaler(), "a", texts=("b",)), "no features"),
+        (lambda: ps.River(preprocessing.StandardScaler(), "a", texts=("b",)), "must be among its features"),
         (
             lambda: ps.River(
                 preprocessing.OneHotEncoder() | linear_model.LogisticRegression(),

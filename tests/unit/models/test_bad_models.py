@@ -171,7 +171,7 @@ BAD: dict[str, Bad] = {
         zipped(schema__json=b'{"a":' * 400 + b"1" + b"}" * 400), "skops", "nested too deeply"
     ),
     "weights that do not fit": Bad(lambda: save({"other": np.ones(1)}), "safetensors", "KeyError"),
-    "a wrong hash": Bad(GOOD, "safetensors", "has not the SHA-256", {"sha256": "0" * 64}),
+    "a wrong hash": Bad(GOOD, "safetensors", "does not have the SHA-256", {"sha256": "0" * 64}),
     "a place that is not allowed": Bad(GOOD, "safetensors", "may not read", {"uri": "/etc/hostname"}),
     "a file that is not there": Bad(weights(4.0), "safetensors", "cannot be read"),
     "another score for the sample": Bad(
@@ -196,10 +196,10 @@ BAD: dict[str, Bad] = {
         {"sample": SAMPLE | {"inputs": {"amount": [10**30, 1]}}},
     ),
     "text among the expected scores": Bad(
-        GOOD, "safetensors", "that are no numbers", {"sample": SAMPLE | {"expected": {"score": ["a", 6.0]}}}
+        GOOD, "safetensors", "that are not numbers", {"sample": SAMPLE | {"expected": {"score": ["a", 6.0]}}}
     ),
     "objects among the expected scores": Bad(
-        GOOD, "safetensors", "that are no numbers", {"sample": SAMPLE | {"expected": {"score": [{}, 6.0]}}}
+        GOOD, "safetensors", "that are not numbers", {"sample": SAMPLE | {"expected": {"score": [{}, 6.0]}}}
     ),
     "a failure": Bad(weights(3.0, fails_from=-1.0), "safetensors", "the model fails: ArithmeticError"),
 }

@@ -77,7 +77,7 @@ def test_a_version_takes_the_steps_of_its_status_and_no_others(status: str, kind
     """Beside one that serves; a refusal says what the version is."""
     versions = {"1": version("SERVING", 1), "2": version(status)}
     if kind not in LEGAL[status]:
-        with pytest.raises(ModelRefusedError, match=f"{status}|neither serving nor beside"):
+        with pytest.raises(ModelRefusedError, match=f"{status}|neither serves nor scores beside"):
             after(versions, ORDERS[kind]("2"))
         return
     found = after(versions, ORDERS[kind]("2"))
@@ -137,10 +137,10 @@ def test_a_version_is_loaded_once_and_the_oldest_idle_one_is_forgotten() -> None
 
 
 def test_what_keys_or_a_roll_back_need_is_not_removed() -> None:
-    """Until it is retired, or another version is what a roll back returns to."""
+    """Until it is retired, or a rollback would return to it."""
     versions = {name: version("VALIDATED") for name in "123"}
     versions = after(after(versions, PromoteModel("fraud", "1")), PromoteModel("fraud", "2"))
-    with pytest.raises(ModelRefusedError, match="a roll back returns to it"):
+    with pytest.raises(ModelRefusedError, match="a rollback returns to it"):
         after(versions, RemoveModel("fraud", "1"))
     many = {str(number): version("RETIRED", int(number == 0)) for number in range(199)}
     load = LoadModel("fraud", "new", "/m", "0" * 64, "onnx")

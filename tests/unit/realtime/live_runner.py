@@ -17,6 +17,7 @@ from memory_log import MemoryLog
 
 from penstock.objects.allowed import AllowedPlaces
 from penstock.realtime.coordinator import Coordinator
+from penstock.realtime.coordinator_links import CheckpointLinks, CoordinatedStreams
 from penstock.realtime.interval_files import IntervalFiles
 from penstock.realtime.interval_task import run_interval
 from penstock.realtime.messages import Attend, connect, send
@@ -159,18 +160,16 @@ class LiveRunner:
     def __enter__(self) -> Self:
         self._sources = self.sources()
         logs = {one.node.name: one.log for one in self._sources}
+        controls = frozenset(one.node.name for one in self._sources if one.node.is_control)
+        begins = {name: log.encode(log.beginning()) for name, log in logs.items()}
         self.coordinator = _Coordinator(
-            logs,
-            frozenset(one.node.name for one in self._sources if one.node.is_control),
-            frozenset(),
-            {name: log.encode(log.beginning()) for name, log in logs.items()},
+            CoordinatedStreams(logs, controls, frozenset(), begins),
             self.files,
-            self.plan.parallelism,
-            self.drains,
-            self.interval_s,
-            "127.0.0.1",
-            lambda: None,
-            lambda: self.confirm(),
+            CheckpointLinks(lambda: None, lambda: self.confirm()),
+            tasks=self.plan.parallelism,
+            drains=self.drains,
+            interval_s=self.interval_s,
+            host="127.0.0.1",
         )
         self.coordinator.__enter__()
         return self

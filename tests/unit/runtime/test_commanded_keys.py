@@ -157,4 +157,4 @@ def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[s
 
 def _set_one_by_one(execution: CommandExecution, sets: PlainSets, now: dt.datetime) -> None:
     for order in sets.separate():
-        execution.command(order, now)
+        execution.execute(order, now)

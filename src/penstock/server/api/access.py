@@ -47,7 +47,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class AccessError(PenstockError):
-    """Settings that would expose the server, or do not say clearly whom it admits."""
+    """Settings that would expose the server, or leave unclear whom it admits."""
 
     fault: ClassVar[Fault] = "user"
 

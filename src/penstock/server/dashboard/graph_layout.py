@@ -49,7 +49,7 @@ def lay_out(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
     `nodes` are in topological order: each comes after the parts that it reads. `edges` are pairs of source and target.
     Within a column, parts are ordered by the mean position of their neighbours (Sugiyama's barycentres).
     """
-    columns = _columns(nodes, edges)
+    columns = _group_columns(nodes, edges)
     _untangle(columns, edges)
     rows = max((len(column) for column in columns), default=0)
     height = 2 * _MARGIN + rows * NODE_HEIGHT + max(0, rows - 1) * _GAP_Y
@@ -66,7 +66,7 @@ def lay_out(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
     return Layout(places, wires, width, height)
 
 
-def _columns(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[str]]:
+def _group_columns(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[str]]:
     """Group the parts by the longest path from a source to them; sources move next to their first reader."""
     readers: dict[str, list[str]] = {}
     sources: dict[str, list[str]] = {}

@@ -46,7 +46,7 @@ def graph(visit: JobVisit) -> None:
 
 
 def node_metrics(node: PlanNode, found: Metrics) -> tuple[str, str, bool]:
-    """Return the metrics of a part: records per second, what waits or is stored there, and whether that is too much."""
+    """Return the metrics of a part: records per second, its waiting or stored data, and whether that is too much."""
     if node.kind in ("data stream", "control stream"):
         stream = _find_named(found.streams, node.name)
         return _NO_METRICS if stream is None else _stream_metrics(stream)

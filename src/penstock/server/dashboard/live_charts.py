@@ -75,7 +75,7 @@ def show_charts(
             if chart.name in shown:
                 shown[chart.name].show(chart, now, window_s())
 
-    # Not the key of the page with the graph, which keeps other metrics.
+    # The key differs from that of the page with the graph, which keeps other metrics.
     tail = ("metrics tail", visit.job_id)
     visit.poll(
         lambda: visit.readings.keep(tail, lambda: MetricsTail(visit.service.checkpoint(visit.job_id))).read(),

@@ -140,7 +140,7 @@ class _ModelsPage:
             self._policy = ui.label("").classes("p-muted")
             with ui.element("div").classes("p-row"):
                 self._share = ui.number("Share of a canary", value=0.1, min=0.01, max=1, step=0.05)
-                self._reason = ui.input("Reason of a roll back")
+                self._reason = ui.input("Reason for a rollback")
                 for field in (self._share, self._reason):
                     field.props("outlined dense")
             with ui.element("div").classes("p-actions"):

@@ -37,7 +37,7 @@ def _cell(value: Any) -> str:
 
 
 class QueryPanel:
-    """The panel of a job. Only those who may see what records hold get it."""
+    """The panel of a job. Only users who may see the contents of records get it."""
 
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit

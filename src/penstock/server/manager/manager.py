@@ -125,7 +125,7 @@ class Manager:
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
         self._failures: Final = RecurringFailures(_log)
-        # What this manager has done and need not repeat, though a repetition would be harmless.
+        # Work that this manager need not repeat, though a repetition would be harmless.
         self._noted: set[tuple[str, int]] = set()
         self._asked: set[str] = set()
         # Jobs and their last runs that do not start because their checkpoint is unavailable.
@@ -287,7 +287,7 @@ class Manager:
     def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
         """Observe, decide, record and act. Returns the job if its status changed, and the seconds to wait if not."""
         folder = self._home.run(job.id, job.epoch)
-        driver = self._driver(job, folder)
+        driver = self._observe_driver(job, folder)
         decision = decide(job.facts, driver, self._now_ms())
         after = self._record(job, driver, decision) if decision.changes else None
         if decision.effect is not None:
@@ -295,7 +295,7 @@ class Manager:
         wait_s = self._settings.poll_s if decision.wait_ms is None else decision.wait_ms / 1000
         return (after if decision.status is not None else None), wait_s
 
-    def _driver(self, job: JobRow, folder: Path) -> Driver:
+    def _observe_driver(self, job: JobRow, folder: Path) -> Driver:
         """Observe the newest run of a job."""
         if job.epoch == 0:
             return Driver(DriverState.NONE)
@@ -340,7 +340,7 @@ class Manager:
 
     def _prepare_run(self, job: JobRow) -> None:
         """Prepare the next run of a job before it is recorded. Its folder and its lease show who owns it."""
-        # A run with a checkpoint on an object store looks for itself, in what it fetches.
+        # A run with a checkpoint on an object store checks this itself, in the files that it fetches.
         if self._store.has_run(job.checkpoint) and not is_stored(job.checkpoint):
             Checkpoint(job.folder).check_there()
         self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -25,7 +25,7 @@ KILL: Final = "kill"
 
 
 class LeasePlace(Protocol):
-    """Where the leases of runs on a checkpoint are. Methods raise OSError or PenstockError if it does not answer."""
+    """The place of the leases of runs on a checkpoint. Methods raise OSError or PenstockError if it does not answer."""
 
     beat_s: float
     """How often a run reports, in seconds."""

@@ -117,7 +117,7 @@ class LeaseKeeper:
         number: the number of its lease.
         terminate: makes this process end gracefully.
         kill: ends this process and all others in its session.
-        relay: called with what is asked of the run, at each beat and, without that, before its final status.
+        relay: called with the requests to the run, at each beat and, without any, before its final status.
 
     """
 

@@ -1,4 +1,4 @@
-"""Retention: limits for what runs and operations leave on disk, so that no job fills it."""
+"""Retention: limit the files that runs and operations leave on disk, so that no job fills it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Kept:
 def keep_within(
     home: ServerDirectory, kept: Kept, runs: Iterable[tuple[str, int]], unfinished: Collection[str]
 ) -> None:
-    """Delete what exceeds the limits. `runs` has each job with its newest run; `unfinished` are operations to keep."""
+    """Delete files beyond the limits. `runs` has each job with its newest run; `unfinished` are operations to keep."""
     for job_id, newest in runs:
         limit_output(home.run(job_id, newest) / OUTPUT_FILE, kept.output_bytes)
         prune_runs(home, job_id, newest, kept.runs)

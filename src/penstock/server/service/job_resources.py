@@ -132,7 +132,7 @@ class Run(Resource):
     """How it ended: FINISHED, STOPPED, FAILED, REFUSED, HINDERED, KILLED or VOIDED; null until then."""
     exit_code: int | None
     why: str | None
-    """Why it ended."""
+    """The reason for its end."""
 
 
 class Operation(Resource):
@@ -147,7 +147,7 @@ class Operation(Resource):
     result: dict[str, Any] | None
     """The outcome of a DONE operation."""
     error: str | None
-    """Why a FAILED operation failed."""
+    """The reason why the operation FAILED."""
     created_ms: int
     created_by: str
     ended_ms: int | None

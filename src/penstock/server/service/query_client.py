@@ -1,4 +1,4 @@
-"""Query client: has queries answered, one at a time, each by a process of its own."""
+"""Query client: answers queries one at a time, each in a separate process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class QueryClient:
                 env=job_environment(),
                 timeout=longest_s,
                 check=False,
-                # Its low priority counts among other sessions only if it has one of its own.
+                # Its low priority only counts against other sessions if it has a separate session.
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:

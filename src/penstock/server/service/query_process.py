@@ -1,4 +1,4 @@
-"""Query process: a program that answers one query over the state of a job, from and in JSON.
+"""Query process: a program that answers one query over the state of a job, read and answered as JSON.
 
 The server starts it as `python -m penstock.server.service.query_process` for each query, with the lowest priority, so
 that no query can hurt the server or the jobs.

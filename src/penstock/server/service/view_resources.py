@@ -59,7 +59,7 @@ class Checkpoints(Resource):
     retained_batches: int
     """The number of micro-batches that it can go back."""
     origin: Literal["empty", "savepoint", "dump", "rescale"]
-    """What its state began with."""
+    """The origin of its state."""
     origin_id: str
     """The id of the snapshot that its state began with; empty without one."""
     items: tuple[Checkpoint, ...]

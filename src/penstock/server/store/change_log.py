@@ -47,13 +47,13 @@ _Decoded = TypeVar("_Decoded")
 
 
 class _About(msgspec.Struct, frozen=True):
-    """What a prefix holds: the store of a server, in this format."""
+    """The description of a prefix that has the store of a server, in this format."""
 
     server_store: int
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a transaction has changed: rows as they are since, and the keys of rows that it has deleted.
+    """The changes of a transaction: the new content of rows, and the keys of deleted rows.
 
     `id` is its own, `writer` the process that has added it, `revision` the version of the tables.
     """
@@ -96,7 +96,7 @@ class ChangeLog:
         self._every: Final = snapshot_every
 
     def check(self) -> None:
-        """Check that the prefix has a store, or nothing yet, and that objects are created only once."""
+        """Check that the prefix has a store, or is empty, and that objects are created only once."""
         about = msgspec.json.encode(_About(_FORMAT))
         with self._store_errors():
             created = self._objects.create(_ABOUT, about) and self._objects.create(_ABOUT, about)
@@ -112,7 +112,7 @@ class ChangeLog:
             )
 
     def load(self, revision: str) -> tuple[Snapshot, list[Change]]:
-        """Return the newest snapshot and all changes after it. `revision` is that of a store without any."""
+        """Return the newest snapshot and all changes after it. `revision` is that of a store without a snapshot."""
         before = -1
         with self._store_errors():
             while True:
@@ -121,7 +121,7 @@ class ChangeLog:
                     raise self._damaged(f"changes after {base}", "missing")
                 before = base
                 loaded = self._load_from(base, revision)
-                # What was read is whole unless it was removed meanwhile.
+                # The changes that were read are complete unless some were removed meanwhile.
                 if loaded is not None and not self._is_removed(base + 1):
                     return loaded
 
@@ -183,7 +183,7 @@ class ChangeLog:
         return number % self._every == 0
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Write a snapshot, and remove the changes that none needs who is not far behind. If this fails, it is logged.
+        """Write a snapshot, and remove changes that only servers far behind would need. A failure is logged.
 
         The next snapshot makes up for it.
         """

@@ -32,10 +32,10 @@ jobs: Final = sa.Table(
     sa.Column("restart", sa.Text, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
     sa.Column("created_by", sa.Text, nullable=False),
-    # What users want. `stop` says how to stop the job.
+    # The wishes of users. `stop` says how to stop the job.
     sa.Column("desired", sa.Text, nullable=False),
     sa.Column("stop", sa.JSON(none_as_null=True)),
-    # What the leader has decided.
+    # The decisions of the leader.
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("since_ms", sa.BigInteger, nullable=False),

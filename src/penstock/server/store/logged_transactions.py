@@ -2,7 +2,7 @@
 
 Each server has all tables in a file of its own, and brings it up to the newest change before it reads or writes. A
 transaction is carried out there, and counts when its changed rows are the next change of the log. If another server's
-change has that number, the transaction is undone, and carried out again behind it.
+change has that number, the transaction is undone, and carried out again after it.
 """
 
 from __future__ import annotations

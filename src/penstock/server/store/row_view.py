@@ -34,7 +34,7 @@ class RowView:
     def __init__(self, path: Path) -> None:
         self._path: Final = path
         self._engine: Final = connect(sqlite_url(path))
-        # From here on each connection captures.
+        # From here on each connection captures its changes.
         self._engine.dispose()
         sa.event.listen(self._engine, "connect", _prepare)
         with self.reading() as connection:
@@ -90,7 +90,7 @@ class RowView:
                         f"The store was used by another version of penstock (its tables are {change.revision}, not "
                         f"{self.revision}). Use the newest version that has used it, or another store."
                     )
-                # A row may come before the one that it refers to.
+                # A row may come before the one to which it refers.
                 connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
                 _apply(connection, change.rows, change.gone if isinstance(change, Change) else {})
             connection.execute(_TOUCHED.delete())

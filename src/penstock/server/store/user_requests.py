@@ -128,7 +128,7 @@ def end_operation(
     if connection.execute(operations.update().where(*mine).values(values)).rowcount == 1:
         detail = {"operation": operation.id} | ({"error": error} if error else {})
         if operation.kind == "rescale":
-            # The downtime is needed long after the operation is deleted.
+            # The downtime is still needed long after the operation is deleted.
             detail |= {name: (result or {})[name] for name in _RESCALE_DETAILS if name in (result or {})}
         add_event(
             connection, now_ms, operation.job_id, MANAGER, f"{operation.kind} is {state.lower()}", detail

@@ -1,7 +1,7 @@
-"""JVM ahead: Spark's JVM, started while this process still imports what it needs, before it is known who uses it.
+"""JVM ahead: Spark's JVM, started while this process still imports modules, before it is known who will use it.
 
 The session takes the JVM only if it would now start the same one: with the same settings, in the same environment and
-folder. A job file that changes any of them, or opens a session of its own, gets what it asked for, and the JVM ends.
+folder. A job file that changes any of them, or opens a session itself, gets what it asked for, and the JVM ends.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JvmAhead:
                 # The JVM ends when this process does.
                 stdin=subprocess.PIPE,
                 stderr=self._output,
-                # So is a SIGTERM to all processes of the job, as `timeout` sends it.
+                # So is a SIGTERM to all processes of the job, such as that of `timeout`.
                 process_group=0,
                 env={**self._environment, **start_environment(start), **variables},
             )
@@ -127,7 +127,7 @@ _ahead: Final[list[JvmAhead]] = []
 def jvm_ahead(start: JvmStart) -> Iterator[None]:
     """Start a JVM for a session on this machine, which it may take meanwhile."""
     if start.is_local and not any(name in os.environ for name in _OTHER_WAYS):
-        # Whoever needs a JVM finds the same problem, and says what it is needed for.
+        # The code that needs the JVM finds the same problem, and reports what it is needed for.
         with contextlib.suppress(PenstockError, OSError):
             _ahead.append(JvmAhead(start))
     try:
@@ -137,7 +137,7 @@ def jvm_ahead(start: JvmStart) -> Iterator[None]:
 
 
 def take_jvm_ahead(start: JvmStart) -> JvmAhead | None:
-    """Take the JVM, if there is one and a JVM that is started now would be the same."""
+    """Take the JVM, if there is one and a JVM started now would be the same."""
     if _ahead and _ahead[0].is_for(start):
         return _ahead.pop()
     discard_jvm_ahead()

@@ -48,13 +48,13 @@ _LEAN_ENVIRONMENT: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-# For the JVM that composes the command of Spark's JVM, which lives for some tenths of a second.
+# For the short-lived JVM that composes the command line of Spark's JVM.
 _LAUNCHER_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 @dataclass(frozen=True)
 class JvmStart:
-    """What matters when the JVM starts; two that are equal start the same JVM.
+    """The settings that matter when the JVM starts; equal ones start the same JVM.
 
     `heap_mb` is the limit of its heap on this machine, and `is_lean` says that it uses as little memory as possible.
     `more` are the user's settings of Spark.
@@ -72,7 +72,7 @@ class JvmStart:
 
 
 def jvm_settings(start: JvmStart, properties: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the settings of Spark that count when the JVM starts, which has these system properties, too."""
+    """Return the settings of Spark that count when the JVM starts, including these system properties."""
     log4j = Path(__file__).parents[1] / "log4j2.properties"
     options = [
         f"-Dlog4j2.configurationFile={log4j.as_uri()}",
@@ -96,7 +96,7 @@ def jvm_environment(start: JvmStart) -> dict[str, str]:
         added |= _LEAN_ENVIRONMENT
     if start.is_local:
         added["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # The same Java would be examined again under its other path.
+    # Otherwise the same Java would be examined again under its other path.
     fixed = {"JAVA_HOME": str(find_java().home)}
     if start.is_local:
         fixed[ADDRESS] = fork_server_address()
@@ -104,7 +104,7 @@ def jvm_environment(start: JvmStart) -> dict[str, str]:
 
 
 def start_environment(start: JvmStart) -> dict[str, str]:
-    """Return the variables that the JVM has besides, which this process does not keep: they say where Spark is."""
+    """Return the further variables of the JVM, which this process does not keep: they say where Spark is."""
     if start.is_local:
         return {}
     # On this machine it makes no difference for workers, which run elsewhere and with an interpreter of the user's.

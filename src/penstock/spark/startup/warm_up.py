@@ -1,7 +1,7 @@
 """Warming up: make Spark load classes and start Python workers while the query is still being built.
 
 Starting a query is a chain of short-lived helper processes. The JVM waits for them, and the cores are idle. Meanwhile a
-small job runs the code paths that the first micro-batch needs. It takes nothing from the query, and its result is
+small job runs the code paths that the first micro-batch needs. It is independent of the query, and its result is
 ignored.
 """
 
@@ -22,7 +22,7 @@ from penstock.spark.startup.worker_daemon import import_for_tasks
 __all__ = ["warm_up"]
 
 _ROWS: Final = "slot INT"
-# The server of a task's state needs it for its first answer, and takes 0.4 s to make it.
+# The server of a task's state needs it for its first answer, and making it takes 0.4 s.
 _REFLECTION: Final = "org.apache.spark.sql.catalyst.ScalaReflection$"
 
 

@@ -1,4 +1,4 @@
-"""Conformance kit: what each connector must do, tried on a real system; its result is a row of the table.
+"""Conformance kit: the requirements on connectors, tried on a real system; its result is a row of the table.
 
 `check_sink` and `check_source` try everything and return a `Conformance`; `require` raises when a check has failed.
 """

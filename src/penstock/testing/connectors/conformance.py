@@ -32,7 +32,7 @@ class NonconformingError(PenstockError):
 
 
 class Refuted(Exception):  # noqa: N818  # it ends a check, and never leaves the kit
-    """The end of a check that has found something wrong, with what it has found."""
+    """Ends a check that has found a fault, with the finding."""
 
 
 @dataclass(frozen=True)

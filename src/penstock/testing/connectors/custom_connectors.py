@@ -30,7 +30,7 @@ def open_custom_sink(uri: str, schema: str = "id BIGINT NOT NULL, value STRING N
 
 @contextmanager
 def open_custom_source(uri: str, folder: str | Path) -> Iterator[ReplayableLog[Any]]:
-    """Open the source of a URI `python:module:Class?option=value`; what the checkpoint keeps of it is in a folder."""
+    """Open the source of a URI `python:module:Class?option=value`; its part of the checkpoint is in a folder."""
     binding, folder = _binding(uri, "data"), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if binding.kind == "log":

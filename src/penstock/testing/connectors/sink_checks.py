@@ -1,4 +1,4 @@
-"""Sink checks: what a sink must do with micro-batches that are replayed, killed, doubled, reordered or refused."""
+"""Sink checks: micro-batches that are replayed, killed, doubled, reordered or refused, and what a sink must do then."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _bound(check: Callable[[_Trial], str | None], trial: _Trial) -> Callable[[],
 
 
 class _Trial:
-    """One check: ids and a lineage of its own, and what must be stored at its end."""
+    """One check, with its own ids and lineage, and the records that must be stored at its end."""
 
     def __init__(self, sink: SinkUnderTest, folder: str, number: int) -> None:
         self.under_test: Final = sink
@@ -127,7 +127,7 @@ class _Trial:
         self._next = self._first
 
     def start(self, lineage: str = "") -> _Driver:
-        """Start a driver, with a sink of its own that is prepared."""
+        """Start a driver with a prepared sink."""
         lineage = lineage or self.lineage
         sink = self.under_test.open()
         known = sink.newest(lineage, self.folder)
@@ -210,12 +210,12 @@ class _Driver:
 
     def task(self, batch_id: int, partition: int, attempt: int = 0) -> _Task:
         """Begin a task in a worker."""
-        sink: Sink = pickle.loads(pickle.dumps(self.sink))  # what was pickled one word before
+        sink: Sink = pickle.loads(pickle.dumps(self.sink))  # it was pickled one line before
         context = self._context(batch_id, partition, attempt)
         return _Task(sink.task(context, self._kind), self._kind, partition)
 
     def write(self, batch_id: int, parts: Sequence[Sequence[int]], attempt: int = 0) -> list[bytes]:
-        """Write a micro-batch, one sink partition after the other; return what its tasks tell the commit."""
+        """Write a micro-batch, one sink partition after the other; return the messages of its tasks to the commit."""
         return [self.task(batch_id, partition, attempt).run(ids) for partition, ids in enumerate(parts)]
 
     def write_in(self, worker: StandingWorker, batch_id: int, partition: int, ids: Sequence[int]) -> None:
@@ -239,7 +239,7 @@ class _Task:
         self._partition: Final = partition
 
     def write(self, ids: Sequence[int], values: Sequence[str] | None = None) -> list[Rejection]:
-        """Write a block; return what the destination does not accept."""
+        """Write a block; return the records that the destination does not accept."""
         texts = [_value(number) for number in ids] if values is None else list(values)
         write_block(self._task, self._kind, self._partition, list(ids), texts)
         return self._task.rejections() if isinstance(self._task, RejectingTask) else []

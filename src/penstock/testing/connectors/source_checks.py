@@ -1,4 +1,4 @@
-"""Source checks: what a source must do when it is opened again, read in parts, or given records that are bad."""
+"""Source checks: a source is opened again, read in parts, and given bad records."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class _Trial:
         return self._read(log, start, end)
 
     def _grow(self, log: ReplayableLog[Any], start: Any, records: Sequence[bytes]) -> Any:
-        """Wait until the log has all of these records behind a position; return its end."""
+        """Wait until the log has all of these records after a position; return its end."""
         deadline = time.monotonic() + self._case.limit_s
         while True:
             end = log.latest(start, limited=False)
@@ -241,10 +241,10 @@ class _Trial:
             time.sleep(_POLL_S)
 
     def _read(self, log: ReplayableLog[Any], start: Any, end: Any, *, parallelism: int = 1) -> list[_Found]:
-        """Read what is between two positions, each split in a worker of its own."""
+        """Read the records between two positions, each split in a separate worker."""
         found: list[_Found] = []
         for split in log.splits(start, end, parallelism):
-            worker: ReplayableLog[Any] = pickle.loads(pickle.dumps(log))  # pickled one word before
+            worker: ReplayableLog[Any] = pickle.loads(pickle.dumps(log))  # it was pickled one line before
             for chunk in worker.read([split], self._case.record_type):
                 found += _records_of(chunk)
         return found

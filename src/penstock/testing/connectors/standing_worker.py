@@ -1,4 +1,4 @@
-"""Standing worker: a task in a process of its own, which is suspended before its end, or killed there."""
+"""Standing worker: a task in a separate process, which is suspended before its end, or killed there."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class StandingWorker:
 
 
 def _serve(pipe: Connection) -> None:
-    """Do what the kit asks for, until it ends this process."""
+    """Carry out the requests of the kit, until it ends this process."""
     task: SinkTask | None = None
     while True:
         asked = pipe.recv()

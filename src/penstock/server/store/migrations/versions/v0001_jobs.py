@@ -10,7 +10,7 @@ depends_on = None
 
 _LIVE = sa.text("status NOT IN ('CANCELED', 'FAILED', 'FINISHED')")
 
-# Events are the audit log: whoever wants to change one must first say so to the database.
+# Events are the audit log: to change one, this protection must first be removed from the database.
 _SQLITE_GUARDS = (
     """
     CREATE TRIGGER events_are_not_changed BEFORE UPDATE ON events
