@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no stubs
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # py4j has no stubs
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -213,20 +213,30 @@ def _start(settings: SessionSettings) -> SparkSession:
             with _variables_set(start_environment(settings.jvm)):
                 context = SparkContext(conf=SparkConf().setAll([*found.items()]), gateway=gateway)
             session = _new_session(context, found)
+        _prepare(session, settings)
     except (Py4JError, PySparkException, OSError) as e:
         raise ExternalSystemError(
             f"Spark cannot be started with the master {settings.master!r}: {_reason(e)} "
             f"(Spark's log: {settings.log_file})"
         ) from e
-    session.sparkContext.setLogLevel("WARN")
-    if settings.yields and is_local:
-        # The fork server, and so the workers, are no children of the JVM and keep their priority.
-        yield_cores(_gateway(session).proc.pid)
-    if is_local:
-        _interpret_everywhere(session)
-    _shorten_hadoop_settings(session)
-    _silence(session)
     return session
+
+
+def _prepare(session: SparkSession, settings: SessionSettings) -> None:
+    """Change what only a running JVM can be told. Stops the session when that fails."""
+    try:
+        session.sparkContext.setLogLevel("WARN")
+        if settings.jvm.is_local:
+            if settings.yields:
+                # The fork server, and so the workers, are no children of the JVM and keep their priority.
+                yield_cores(_gateway(session).proc.pid)
+            _interpret_everywhere(session)
+        _shorten_hadoop_settings(session)
+        _silence(session)
+    except (Py4JError, PySparkException, OSError):
+        with contextlib.suppress(Py4JError, PySparkException, OSError):
+            session.stop()
+        raise
 
 
 @contextlib.contextmanager
@@ -340,6 +350,8 @@ def _check_master(master: str) -> None:
 
 def _reason(error: Exception) -> str:
     """Return the message of an error in one line; of a JVM exception only its message."""
+    if isinstance(error, Py4JNetworkError):
+        return "its JVM has ended; it may have been killed because the machine ran out of memory."
     java = getattr(error, "java_exception", None)
     text = str(error)
     if java is not None:
