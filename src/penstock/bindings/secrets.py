@@ -15,6 +15,7 @@ from penstock.errors import BindingError
 
 __all__ = [
     "check_reference",
+    "has_files",
     "public_uri",
     "redact",
     "resolve_setting",
@@ -84,6 +85,15 @@ def check_reference(name: str, value: str) -> None:
         raise ValueError(f"{name}=env:{place} must name an environment variable, such as env:KAFKA_PASSWORD")
     if kind == "file" and not Path(place).is_absolute():
         raise ValueError(f"{name}=file:{place} must have an absolute path, such as file:/run/secrets/kafka")
+
+
+def has_files(settings: Mapping[str, Any]) -> bool:
+    """Return whether a value is that of a file, which may have another content while the process runs.
+
+    >>> has_files({"token": "file:/run/secrets/token"}), has_files({"token": "env:TOKEN"})
+    (True, False)
+    """
+    return any(isinstance(value, str) and value.startswith("file:") for value in settings.values())
 
 
 def resolve_settings(stream: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Final
 
@@ -26,15 +27,20 @@ def get_client(binding: OpenSearchBinding) -> httpx.Client:
     """Return the client of a binding in this process. It connects when it is used."""
     key = (os.getpid(), binding.uri, *binding.login.values())
     if key not in _kept:
-        password = resolve_setting(binding.stream, binding.login, "password")
         _kept[key] = httpx.Client(
             base_url=binding.url,
-            auth=(binding.user, password) if binding.user else None,
+            auth=functools.partial(_with_login, binding) if binding.user else None,
             verify=tls_context(binding) or True,
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             trust_env=False,
         )
     return _kept[key]
+
+
+def _with_login(binding: OpenSearchBinding, request: httpx.Request) -> httpx.Request:
+    """Return a request with the login, with the password that a file has by now."""
+    password = resolve_setting(binding.stream, binding.login, "password")
+    return next(httpx.BasicAuth(binding.user or "", password or "").auth_flow(request))
 
 
 def check_server(binding: OpenSearchBinding) -> str:

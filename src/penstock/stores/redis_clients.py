@@ -36,12 +36,23 @@ def _client(binding: RedisBinding) -> Any:
     try:
         import redis
         from redis.backoff import NoBackoff
+        from redis.credentials import CredentialProvider
         from redis.retry import Retry
     except ImportError:
         raise BindingError(
             f"Stream {binding.stream!r}: Redis needs redis-py, which is not installed. Install it: "
             "pip install 'penstock[redis]'."
         ) from None
+
+    class Login(CredentialProvider):
+        """The login of each connection, with the password that a file has by then."""
+
+        def get_credentials(self) -> tuple[str] | tuple[str, str]:
+            password = resolve_setting(binding.stream, binding.login, "password") or ""
+            return (password,) if binding.user is None else (binding.user, password)
+
+    # A secret that is missing is told at once.
+    resolve_setting(binding.stream, binding.login, "password")
     tls: dict[str, Any] = {}
     if binding.secure:
         # The client would read the files when it connects, as if the server were at fault.
@@ -56,8 +67,7 @@ def _client(binding: RedisBinding) -> Any:
         host=binding.host,
         port=binding.port,
         db=binding.database,
-        username=binding.user,
-        password=resolve_setting(binding.stream, binding.login, "password"),
+        credential_provider=Login() if binding.user or binding.login else None,
         socket_connect_timeout=_CONNECT_S,
         socket_timeout=_ANSWER_S,
         socket_keepalive=True,
