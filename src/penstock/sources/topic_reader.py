@@ -189,7 +189,7 @@ class TopicReader:
         """
         messages = self._consume(most)
         if not messages:
-            one = self._consumer.poll(timeout_s)
+            one = self._poll(timeout_s)
             messages = [] if one is None else [one, *self._consume(most)]
         self._sort(messages)
         now_ms = time.time_ns() // 1_000_000
@@ -287,7 +287,7 @@ class TopicReader:
         messages = self._consume(min(wanted, _TAKEN_AT_ONCE))
         while not messages:
             # Consuming several messages waits until all of them are there.
-            one = self._consumer.poll(_POLL_S)
+            one = self._poll(_POLL_S)
             messages = [] if one is None else [one]
             if not messages and time.monotonic() > deadline_s:
                 raise self._stalled()
@@ -295,6 +295,12 @@ class TopicReader:
         for name in self._gone & set(open_ranges):
             self._partitions[name].lose_to(open_ranges[name])
         self._drop_surplus(open_ranges)
+
+    def _poll(self, timeout_s: float) -> Any:
+        """Wait for a message, and return it; None if none has come."""
+        found = self._consumer.poll(timeout_s)
+        self._errors.await_login()
+        return found
 
     def _consume(self, most: int) -> list[Any]:
         """Return messages that have arrived, without waiting."""
