@@ -149,6 +149,7 @@ class _PublishTask(RejectingTask):
         """
         patience = Patience(_PATIENCE_S)
         while waiting:
+            before = len(waiting)
             try:
                 if self._publisher is None:
                     others = self._others()
@@ -156,7 +157,8 @@ class _PublishTask(RejectingTask):
                 self._publisher.publish(waiting, refused)
             except self._sink.lost as e:
                 self._drop()
-                if waiting and not patience.rest(has_progressed=False):
+                # A queue that is full may take some each time.
+                if waiting and not patience.rest(has_progressed=len(waiting) < before):
                     raise ExternalSystemError(
                         f"Sink {self._sink.stream!r}: {self._sink.broker} takes no messages ({e}), for "
                         f"{_PATIENCE_S:g} s. The records are sent again."
