@@ -367,20 +367,28 @@ class TopicReader:
         except KafkaException as e:
             raise self._refused(name, e.args[0].str()) from e
         if first <= one.received:
-            raise self._refused(name, f"it has no record at offset {one.received}, and ends at {end}")
+            raise self._refused(
+                name,
+                f"it has no record at offset {one.received}, and ends at {end}",
+                "It was deleted and recreated, or its brokers have lost records: start the job again, and it says how "
+                "to go on",
+            )
         if binding.missing != "skip":
             raise RecordsLostError(_lost_text(binding, place, one.received, first))
         one.lose(first)
         self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([self._place(name, first)])
 
-    def _refused(self, name: str, reason: str) -> ExternalSystemError:
+    def _refused(
+        self, name: str, reason: str, remedy: str = "Start the job again when it does"
+    ) -> ExternalSystemError:
         binding, where = self._binding, self._binding.place
         if name:
             topic, number = self._names.place(name)
             where = f"the topic {topic!r}, partition {number}"
         return ExternalSystemError(
-            f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of {where} ({reason})."
+            f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of {where} ({reason}). "
+            f"{remedy}."
         )
 
     def _drop_surplus(self, open_ranges: Mapping[str, int]) -> None:
