@@ -7,7 +7,6 @@ import hmac
 import logging
 import re
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,6 +26,7 @@ from penstock.sources.journal_blocks import PackedRecords
 from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
 from penstock.webhooks.request_records import event_in_request, pack_records
+from penstock.webhooks.server_certificate import ServerCertificate, check_certificate
 
 __all__ = ["HttpReceiver", "find_token", "listen"]
 
@@ -87,19 +87,7 @@ class _Token:
 def listen(binding: HttpListenBinding) -> socket.socket:
     """Return a socket that listens where a binding says. Raises ExternalSystemError when that is not possible."""
     family = socket.AF_INET6 if ":" in binding.host else socket.AF_INET
-    try:
-        if binding.certfile is not None:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                binding.certfile,
-                binding.keyfile,
-                # Without one, an encrypted key would be asked for at the terminal, for ever.
-                password="",
-            )
-    except OSError as e:
-        raise ExternalSystemError(
-            f"Stream {binding.stream!r}: the certificate {binding.certfile} with the key {binding.keyfile} cannot be "
-            f"used ({e.strerror or e}). Correct the paths in the URI."
-        ) from e
+    check_certificate(binding)
     try:
         listening = socket.create_server((binding.host, binding.port), family=family, backlog=_BACKLOG)
     except OSError as e:
@@ -171,7 +159,9 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
         server = uvicorn.Server(config)
         committing = asyncio.create_task(commits.run())
         serving = asyncio.create_task(server.serve(sockets=[listening]))
+        certificate = ServerCertificate(self._binding)
         while not (self._stopping.is_set() or serving.done() or committing.done()):
+            certificate.renew(config.ssl if config.loaded else None)
             await asyncio.wait([serving, committing], timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         # Requests that have arrived are still answered.
