@@ -35,7 +35,8 @@ _SHOWN: Final = 200
 _MAX_REFERENCES: Final = 100
 # Confluent's codes for a subject, a version and a schema that do not exist.
 _NOT_THERE: Final = (40401, 40402, 40403)
-_log: Final = logging.getLogger("penstock.sources")
+# It has no handler: what is logged in a worker goes to standard error, and so to the output of the run.
+_log: Final = logging.getLogger("penstock.registries")
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
