@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings.types import Binding, FilesBinding
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 
 __all__ = [
     "check_reference",
     "has_files",
     "public_uri",
     "redact",
+    "refused_login",
     "resolve_setting",
     "resolve_settings",
     "without_logins",
@@ -94,6 +95,17 @@ def has_files(settings: Mapping[str, Any]) -> bool:
     (True, False)
     """
     return any(isinstance(value, str) and value.startswith("file:") for value in settings.values())
+
+
+def refused_login(settings: Mapping[str, Any]) -> type[BindingError | ExternalSystemError]:
+    """Return the class of the error for a login that a server refuses, by the settings that it is of.
+
+    A file may have the right password at the next start, so that it helps to start again. Nothing else changes.
+
+    >>> refused_login({"password": "file:/run/secrets/token"}).__name__, refused_login({"password": "env:P"}).__name__
+    ('ExternalSystemError', 'BindingError')
+    """
+    return ExternalSystemError if has_files(settings) else BindingError
 
 
 def resolve_settings(stream: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.bindings.secrets import has_files, resolve_setting
+from penstock.bindings.secrets import has_files, refused_login, resolve_setting
 from penstock.bindings.types import RegistryBinding
 from penstock.errors import BindingError, ExternalSystemError
 
@@ -213,7 +213,8 @@ class RegistryClient:
                 f"registry=; {again}."
             ) from e
         if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            raise BindingError(
+            secrets = {"registry_password": self._registry.password}
+            raise (refused_login(secrets) if answer.status_code == HTTPStatus.UNAUTHORIZED else BindingError)(
                 f"{where} refuses the login ({answer.status_code}). Set registry_user=USER and "
                 "registry_password=env:NAME, and give that user access."
             )

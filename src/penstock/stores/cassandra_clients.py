@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import refused_login, resolve_setting
 from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
@@ -146,7 +146,7 @@ def as_external(binding: CassandraBinding) -> Iterator[None]:
         if isinstance(e, UnresolvableContactPoints):
             reason = "their names have no addresses"
         if any(isinstance(cause, AuthenticationFailed) for cause in causes):
-            raise BindingError(
+            raise refused_login(binding.login)(
                 f"{name}: {binding.address} refuses the login ({reason}). Correct user and password in the URI."
             ) from e
         if isinstance(e, Unauthorized):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import refused_login, resolve_setting
 from penstock.bindings.versioned_types import OpenSearchBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
@@ -64,7 +64,7 @@ def refuse(binding: OpenSearchBinding, answer: httpx.Response) -> None:
     """Raise for an answer that says that nothing at all can be written; return for all others."""
     reason = " ".join(answer.text[:_SHOWN].split())
     if answer.status_code in (401, 403):
-        raise BindingError(
+        raise (refused_login(binding.login) if answer.status_code == 401 else BindingError)(
             f"Stream {binding.stream!r}: {binding.url} refuses the login ({answer.status_code} {reason}). Correct user "
             "and password in the URI, or the user's rights."
         )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import refused_login, resolve_setting
 from penstock.bindings.types import RedisBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
@@ -99,8 +99,9 @@ def as_external(binding: RedisBinding) -> Iterator[None]:
         yield
     except redis.exceptions.RedisError as e:
         reason = " ".join(str(e).split())
-        if isinstance(e, redis.exceptions.AuthenticationError) or "DB index is out of range" in reason:
-            raise BindingError(
+        is_refused = isinstance(e, redis.exceptions.AuthenticationError)
+        if is_refused or "DB index is out of range" in reason:
+            raise (refused_login(binding.login) if is_refused else BindingError)(
                 f"Stream {binding.stream!r}: {server} refuses the login ({reason}). Correct user, password or "
                 "database in the URI."
             ) from e

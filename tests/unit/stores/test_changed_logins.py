@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from pathlib import Path
 
+import psycopg
 import pytest
 from hook_server import HookServer, Reply
 
 from penstock.bindings.amazon_types import AmazonPlace, KinesisBinding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import PostgresBinding
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
-from penstock.errors import BindingError
+from penstock.databases.postgres_connections import open_connection
+from penstock.errors import BindingError, ExternalSystemError, PenstockError
 from penstock.kinesis.kinesis_stream import KinesisStream
 from penstock.stores.cassandra_clients import login_of
-from penstock.stores.opensearch_clients import get_client
+from penstock.stores.opensearch_clients import get_client, refuse
 
 
 @pytest.fixture
@@ -34,6 +39,12 @@ def test_requests_to_opensearch_have_the_password_of_the_file(secret: Path) -> N
             get_client(binding).post("/_bulk", content=b"{}")
             expected = base64.b64encode(f"me:{password}".encode()).decode()
             assert server.asked[-1].headers["Authorization"] == f"Basic {expected}"
+        server.reply = lambda _: Reply(401)
+        with pytest.raises(ExternalSystemError, match="refuses the login"):
+            refuse(binding, get_client(binding).post("/_bulk", content=b"{}"))
+        fixed = dataclasses.replace(binding, login={"password": "old"})
+        with pytest.raises(BindingError, match="refuses the login"):
+            refuse(fixed, get_client(fixed).post("/_bulk", content=b"{}"))
 
 
 def test_requests_to_amazon_have_the_key_of_the_file(secret: Path) -> None:
@@ -48,6 +59,9 @@ def test_requests_to_amazon_have_the_key_of_the_file(secret: Path) -> None:
             secret.write_text(key)
             stream.put(b"", "k")
             assert f"Credential={key}/" in server.asked[-1].headers["Authorization"]
+        server.reply = lambda _: Reply(400, text='{"__type": "ExpiredTokenException", "message": "old"}')
+        with pytest.raises(ExternalSystemError, match="refuses the login"):
+            stream.put(b"", "k")
 
 
 def test_connections_to_cassandra_have_the_password_of_the_file(secret: Path) -> None:
@@ -62,3 +76,22 @@ def test_connections_to_cassandra_have_the_password_of_the_file(secret: Path) ->
     secret.unlink()
     with pytest.raises(BindingError, match="that file cannot be read"):
         login_of(binding)
+
+
+@pytest.mark.parametrize(
+    ("password", "error"), [("file:{secret}", ExternalSystemError), ("fixed", BindingError)]
+)
+def test_a_login_to_postgresql_may_be_right_at_the_next_start(
+    secret: Path, monkeypatch: pytest.MonkeyPatch, password: str, error: type[PenstockError]
+) -> None:
+    """A server of jobs starts a job again after an external error, and not after one of the user."""
+
+    def connect(**_: object) -> None:
+        raise psycopg.OperationalError('FATAL: password authentication failed for user "me"')
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    uri = f"postgresql://me@h:1/d/t?password={password.format(secret=secret)}"
+    binding = parse_binding("s", uri, "sink")
+    assert isinstance(binding, PostgresBinding)
+    with pytest.raises(error, match="refuses the login"):
+        open_connection(binding, "penstock")
