@@ -338,3 +338,10 @@ def take_times(reader: TopicReader, written_ms: int) -> int:
         assert sum(chunk.times.counts) == len(chunk.offsets)
         count += len(chunk.offsets)
     return count
+
+
+def test_an_offset_that_the_topic_does_not_have_is_an_error(reader: TopicReader) -> None:
+    """As after another topic has taken its name while it is followed; the next start compares their ids."""
+    reader.follow({"00000": 1000})
+    with pytest.raises(ExternalSystemError, match=r"no record at offset 1000, .* start the job again, and"):
+        reader.take(30.0)

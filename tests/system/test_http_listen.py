@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import ssl
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from certificates import Authority
 from conformance_page import note_conformance
 from conforming_sources import journaling
@@ -28,6 +30,7 @@ from receiving_process import receiver
 from penstock.jobs.settings import RunSettings
 from penstock.machine.local_server import free_port
 from penstock.testing.connectors import SourceUnderTest, check_source
+from penstock.webhooks import server_certificate
 
 RECEIVING = Path(__file__).with_name("receiving_process.py")
 
@@ -64,16 +67,51 @@ def test_what_was_answered_is_there_after_kills(tmp_path: Path) -> None:
     assert sorted(map(json.loads, journaled(tmp_path))) == sorted(taken)
 
 
-def test_requests_come_over_tls(tmp_path: Path) -> None:
-    """With a certificate that clients verify."""
+def test_requests_come_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a certificate that clients verify, which another may replace while the job listens."""
+    monkeypatch.setattr(server_certificate, "_LOOK_S", 0.0)
     authority = Authority(tmp_path / "certificates", "plant")
     certificate, key = authority.sign("localhost", "DNS:localhost")
     uri = f"http-listen://127.0.0.1:{free_port()}/readings?certfile={certificate}&keyfile={key}"
     context = ssl.create_default_context(cafile=authority.certificate)
     url = uri.partition("?")[0].replace("http-listen://127.0.0.1", "https://localhost")
-    with receiver(tmp_path / "journal", uri), httpx.Client(verify=context, trust_env=False) as client:
-        assert client.post(url, json=1).status_code == 202
-    assert journaled(tmp_path / "journal") == [b"1"]
+    later = Authority(tmp_path / "later", "later")
+    files = later.sign("localhost", "DNS:localhost")
+    with receiver(tmp_path / "journal", uri):
+        with httpx.Client(verify=context, trust_env=False) as client:
+            assert client.post(url, json=1).status_code == 202
+        certificate.write_bytes(files[0].read_bytes())
+        # It does not fit the key that is there still.
+        await_true(lambda: "the last certificate counts" in caplog.text)
+        with httpx.Client(verify=context, trust_env=False) as client:
+            assert client.post(url, json=2).status_code == 202
+        key.write_bytes(files[1].read_bytes())
+        context.load_verify_locations(later.certificate)
+        await_true(lambda: is_trusted(url, later.certificate))
+        with httpx.Client(verify=context, trust_env=False) as client:
+            assert client.post(url, json=3).status_code == 202
+    assert journaled(tmp_path / "journal") == [b"1", b"2", b"3"]
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def is_trusted(url: str, authority: Path) -> bool:
+    """Whether the certificate of a server is of an authority."""
+    address, context = httpx.URL(url), ssl.create_default_context(cafile=authority)
+    with (
+        suppress(ssl.SSLError),
+        socket.create_connection((address.host, address.port or 443), 5) as plain,
+        context.wrap_socket(plain, server_hostname=address.host),
+    ):
+        return True
+    return False
 
 
 def test_a_job_reads_what_is_sent_to_it(tmp_path: Path, spark: SparkSession) -> None:

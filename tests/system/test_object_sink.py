@@ -279,6 +279,14 @@ def test_the_uri_leads_to_the_store(
     )
     sink.commit(0, [part(sink, 0, 0, readings(1))])
     assert sink.newest("line", str(tmp_path)) == 0
+    # A file may have another key while the job runs.
+    more = part(sink, 1, 0, readings(2))
+    (tmp_path / "id").write_text("wrong\n")
+    with pytest.raises(BindingError, match="access is denied"):
+        sink.commit(1, [more])
+    (tmp_path / "id").write_text(f"{KEY}\n")
+    sink.commit(1, [more])
+    assert sink.newest("line", str(tmp_path)) == 1
 
 
 def test_the_sink_is_held_to_the_conformance_kit(place: str, s3_environment: pytest.MonkeyPatch) -> None:

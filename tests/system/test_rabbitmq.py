@@ -45,7 +45,7 @@ from penstock.errors import (
     RecordsLostError,
 )
 from penstock.jobs.settings import RunSettings
-from penstock.rabbitmq import rabbitmq_connections, rabbitmq_stream
+from penstock.rabbitmq import rabbitmq_connections, rabbitmq_queue, rabbitmq_stream
 from penstock.rabbitmq.rabbitmq_queue import check_queue
 from penstock.rabbitmq.rabbitmq_sink import RabbitSink
 from penstock.rabbitmq.rabbitmq_stream import check_stream
@@ -291,6 +291,34 @@ def test_a_password_comes_from_a_file(node: RabbitNode, kind: str, tmp_path: Pat
     secret.unlink()
     with pytest.raises(BindingError, match="that file cannot be read"):
         (check_queue if kind == "queue" else check_stream)(found)  # type: ignore[operator]
+
+
+def test_a_channel_that_the_broker_closes_is_opened_again(
+    node: RabbitNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is still there, and nothing would come by it; nor does from a queue that is made anew."""
+    uri = node.queue_uri("closed-queue", "?create=true&format=bytes")
+    opened: list[Any] = []
+    consume = rabbitmq_queue._QueueConnection.consume
+    monkeypatch.setattr(
+        rabbitmq_queue._QueueConnection,
+        "consume",
+        lambda connection, take: (consume(connection, take), opened.append(connection)),
+    )
+    with receiver(tmp_path, uri) as receiving:
+        wait_until(lambda: len(opened) == 1)
+        one = opened[0]
+        # The broker closes the channel of who acknowledges what was never delivered.
+        one._connection.add_callback_threadsafe(lambda: one._channel.basic_ack(99))
+        wait_until(lambda: len(opened) == 2)
+        publish(node, "closed-queue", numbers(10))
+        wait_until(lambda: journaled(tmp_path) == numbers(10))
+        with node.connect() as connection:
+            connection.channel().queue_delete("closed-queue")
+        wait_until(lambda: len(opened) == 3)
+        publish(node, "closed-queue", numbers(10, 20))
+        wait_until(lambda: journaled(tmp_path) == numbers(20))
+        assert receiving.error is None
 
 
 def read_to_end(folder: Path, uri: str) -> list[bytes]:

@@ -344,6 +344,13 @@ def test_tls_and_logins(server: RedisServer, redis: Any, tmp_path: Path) -> None
     write(sink, 0, readings((1, 2.0, "a")))
     with pytest.raises(BindingError, match="the user may not write to the keys"):
         write(sink, 1, readings((2, 2.0, "a")))
+    redis.acl_setuser("clerk", enabled=True, passwords=["-pw", "+new"])
+    redis.client_kill_filter(user="clerk")
+    with pytest.raises(ExternalSystemError, match="refuses the login"):
+        write(sink, 1, readings((1, 3.0, "b")))
+    (tmp_path / "password").write_text("new\n")
+    # The next connection has the password that the file has by now.
+    write(sink, 1, readings((1, 3.0, "b")))
 
 
 def test_doctor_connects(server: RedisServer) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from certificates import Authority
 from job_in_session import JobInSession
@@ -20,6 +22,13 @@ from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import ExternalSystemError
 from penstock.jobs.settings import RunSettings
+from penstock.sinks.kafka_producers import PlainProducer
+from penstock.sinks.message_parts import Messages
+from penstock.sources.gathered_messages import WantedParts
+from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.partition_names import PartitionNames
+from penstock.sources.topic_identity import KnownTopics
+from penstock.sources.topic_reader import TopicReader
 from topics import produce, read_topic
 
 JOB = Path(__file__).with_name("thermostat_job.py")
@@ -179,3 +188,42 @@ def test_what_is_wrong_with_a_connection_is_said(place: Place) -> None:
         assert text in said[case], case
         assert "Stream 'readings': the Kafka broker at " in said[case], case
         assert "secret" not in said[case], case
+
+
+@pytest.mark.chaos  # a broker that starts again
+def test_a_password_may_change_while_a_job_runs(place: Place, tmp_path: Path) -> None:
+    """The clients of sources, sinks and plans connect again with what the file has then."""
+    kafka, login = place.kafka, written(tmp_path, "login", PASSWORD)
+    kafka.create_topic("changed")
+    query = (
+        f"{LOGIN}&sasl.password=file:{login}&ssl.ca.location={place.authority}&reconnect.backoff.max.ms=500"
+    )
+    source = parse_binding("readings", f"kafka://{kafka.secured_encrypted}/changed?{query}", "data")
+    assert isinstance(source, KafkaBinding)
+    names = PartitionNames("changed")
+    reader = TopicReader(source, source.client, WantedParts(), names)
+    reader.follow({"00000": 0})
+    log = KafkaLog(source, source.client, KnownTopics(tmp_path / "topics", names))
+    # The first sends in bulk.
+    producers = [PlainProducer(replace(source, origin=origin)) for origin in (False, True)]
+
+    def send_and_read(count: int) -> None:
+        for producer in producers:
+            producer.send(Messages(pa.array([b"{}"]), None))
+            producer.flush()
+        deadline_s = time.monotonic() + 60
+        while reader.positions != {"00000": count} and time.monotonic() < deadline_s:
+            reader.take(0.1)
+        assert reader.positions == {"00000": count}
+        while log.latest({"00000": 0}, limited=False) != {"00000": count}:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+
+    send_and_read(2)
+    kafka.stop()
+    kafka._users = {"ann": "another"}
+    kafka.start()
+    assert reader.take(1.0) == []
+    login.write_text("another\n")
+    send_and_read(4)
+    reader.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,24 +35,29 @@ class Service:
 KINESIS: Final = Service("kinesis", "Kinesis")
 DYNAMODB: Final = Service("dynamodb", "DynamoDB")
 
-_kept: Final[dict[tuple[Any, ...], Any]] = {}
+_kept: Final[dict[tuple[Any, ...], tuple[dict[str, Any], Any]]] = {}
+"""For each place the login of its newest client, and the client."""
 
 
 def get_client(binding: KinesisBinding | DynamoBinding) -> Any:
     """Return the client of a binding in this process, which any thread may use. It connects when it is used.
 
+    If a file that the binding refers to has another key by now, this is a new client.
+
     Raises BindingError when botocore is missing, or no region is known.
     """
     place = binding.place
     service = KINESIS if isinstance(binding, KinesisBinding) else DYNAMODB
-    login = tuple(sorted(place.login.items()))
-    key = (os.getpid(), service.id, place.region, place.endpoint, login)
-    if key not in _kept:
-        _kept[key] = _client(binding.stream, service, place)
-    return _kept[key]
+    login = resolve_settings(binding.stream, place.login)
+    key = (os.getpid(), service.id, place.region, place.endpoint, *sorted(place.login.items()))
+    before, client = _kept.get(key, ({}, None))
+    if client is None or before != login:
+        client = _client(binding.stream, service, place, login)
+        _kept[key] = login, client
+    return client
 
 
-def _client(stream: str, service: Service, place: AmazonPlace) -> Any:
+def _client(stream: str, service: Service, place: AmazonPlace, login: Mapping[str, Any]) -> Any:
     try:
         import botocore.exceptions
         import botocore.session
@@ -61,7 +67,6 @@ def _client(stream: str, service: Service, place: AmazonPlace) -> Any:
             f"Stream {stream!r}: {service.name} needs botocore, which is not installed. Install it: "
             f"pip install '{service.extra}'."
         ) from None
-    login = resolve_settings(stream, place.login)
     config = Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_ANSWER_S,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
+from penstock.bindings.secrets import refused_login
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
 __all__ = ["as_external", "error_code", "is_server_away", "is_throttling", "server_ms"]
@@ -101,7 +102,7 @@ def _error_of(binding: KinesisBinding | DynamoBinding, error: Exception) -> Exce
             "access_key_id=env:NAME&secret_access_key=env:NAME."
         )
     if code in _LOGIN:
-        return BindingError(
+        return refused_login(binding.place.login)(
             f"{stream}: {binding.place} refuses the login ({reason}). Correct the key that the URI refers to, or the "
             "identity of the machine."
         )

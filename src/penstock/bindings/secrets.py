@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings.types import Binding, FilesBinding
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 
 __all__ = [
     "check_reference",
+    "has_files",
     "public_uri",
     "redact",
+    "refused_login",
     "resolve_setting",
     "resolve_settings",
     "without_logins",
@@ -84,6 +86,26 @@ def check_reference(name: str, value: str) -> None:
         raise ValueError(f"{name}=env:{place} must name an environment variable, such as env:KAFKA_PASSWORD")
     if kind == "file" and not Path(place).is_absolute():
         raise ValueError(f"{name}=file:{place} must have an absolute path, such as file:/run/secrets/kafka")
+
+
+def has_files(settings: Mapping[str, Any]) -> bool:
+    """Return whether a value is that of a file, which may have another content while the process runs.
+
+    >>> has_files({"token": "file:/run/secrets/token"}), has_files({"token": "env:TOKEN"})
+    (True, False)
+    """
+    return any(isinstance(value, str) and value.startswith("file:") for value in settings.values())
+
+
+def refused_login(settings: Mapping[str, Any]) -> type[BindingError | ExternalSystemError]:
+    """Return the class of the error for a login that a server refuses, by the settings that it is of.
+
+    A file may have the right password at the next start, so that it helps to start again. Nothing else changes.
+
+    >>> refused_login({"password": "file:/run/secrets/token"}).__name__, refused_login({"password": "env:P"}).__name__
+    ('ExternalSystemError', 'BindingError')
+    """
+    return ExternalSystemError if has_files(settings) else BindingError
 
 
 def resolve_settings(stream: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,6 +114,11 @@ class BulkClient:
     def _exception(self, problem: int) -> KafkaException:
         return KafkaException(KafkaError(problem, self._library.rd_kafka_err2str(problem).decode()))
 
+    def set_sasl_credentials(self, user: str, password: str) -> None:
+        """Log in with these from the next connection on."""
+        error = self._library.rd_kafka_sasl_set_credentials(self._client, user.encode(), password.encode())
+        assert error is None, "librdkafka takes any user and password"
+
     def poll(self, timeout_s: float) -> None:
         """Report undelivered messages and errors; wait a while for them."""
         library = self._library if timeout_s else self._short

@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import KafkaBinding
+from penstock.brokers.client_logins import ClientLogin
 from penstock.brokers.connection_diagnosis import connection_problem
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
@@ -38,22 +39,34 @@ kafka_log.addHandler(logging.NullHandler())
 # librdkafka's own error codes begin with an underscore.
 _ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001  # librdkafka's own codes begin so
 _VAGUE: Final = (_ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001  # librdkafka's own codes begin so
+_LOGIN_REFUSED: Final = KafkaError._AUTHENTICATION  # noqa: SLF001  # librdkafka's own codes begin so
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001  # librdkafka's own codes begin so
 
 _Client = TypeVar("_Client")
 
 
 class LastError:
-    """The newest error that a client reported, kept because a time-out alone does not say why."""
+    """The newest error that a client reported, kept because a time-out alone does not say why.
+
+    When brokers refuse its `login`, the client gets the one that files have by then.
+    """
 
     def __init__(self) -> None:
         self.text = ""
+        self.login: ClientLogin | None = None
 
     def __call__(self, error: KafkaError) -> None:
         """Record an error; clients call this."""
+        if error.code() == _LOGIN_REFUSED and self.login is not None:
+            self.login.renew_soon()
         # "All brokers are down" follows the error that says why, and would hide it.
         if error.code() != _ALL_BROKERS_DOWN or not self.text:
             self.text = error.str()
+
+    def await_login(self) -> None:
+        """Wait until a client whose login was refused has the one that files have."""
+        if self.login is not None:
+            self.login.await_renewal()
 
     def after(self, error: KafkaError) -> str:
         """Return the reason to show for an error: the one reported before, if this is only a time-out."""
@@ -76,7 +89,7 @@ def build_client(
     quiet = {"error_cb": errors, "log.connection.close": False, "logger": kafka_log}
     found = resolve_settings(binding.stream, settings)
     try:
-        return make({**own, **found, **quiet})
+        client = make({**own, **found, **quiet})
     except (KafkaException, ValueError, TypeError) as e:
         reason = e.args[0].str() if isinstance(e, KafkaException) else str(e)
         for name, value in found.items():
@@ -86,6 +99,8 @@ def build_client(
             f"Stream {binding.stream!r}: the Kafka client rejects a setting of "
             f"kafka://{binding.servers}/{binding.topic}: {reason}. Correct it in the URI."
         ) from e
+    errors.login = ClientLogin.of(binding.stream, settings, client)
+    return client
 
 
 def check_topic(

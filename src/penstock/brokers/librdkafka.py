@@ -1,7 +1,7 @@
 """librdkafka, which Kafka's Python client contains: its functions, for calls that the client does not make.
 
 Source: `rdkafka.h`, the public C interface of librdkafka. The forms of these functions have not changed since they
-came, with version 1.4 at the latest.
+came, with version 2.2 at the latest.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         (Pointer, ctypes.c_char_p, ctypes.c_int32),
     ),
     "rd_kafka_topic_partition_list_destroy": (None, (Pointer,)),
+    "rd_kafka_sasl_set_credentials": (Pointer, (Pointer, ctypes.c_char_p, ctypes.c_char_p)),
     "rd_kafka_mem_malloc": (Pointer, (Pointer, ctypes.c_size_t)),
 }
 

@@ -49,6 +49,8 @@ def _offsets(
             (one.topic, one.partition): answer.result(timeout_s + 1).offset for one, answer in answers.items()
         }
     except (KafkaException, TimeoutError) as e:
+        # Errors of the client, such as a refused login, are only reported while it is polled.
+        admin.poll(0)
         reason = e.args[0].str() if isinstance(e, KafkaException) else "no answer"
         raise ExternalSystemError(
             f"Stream {binding.stream!r}: the brokers {binding.servers} do not tell where {binding.place} "

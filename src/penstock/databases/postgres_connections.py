@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from penstock.bindings.secrets import resolve_settings
+from penstock.bindings.secrets import refused_login, resolve_settings
 from penstock.bindings.types import PostgresBinding
 from penstock.errors import BindingError, ExternalSystemError
 
@@ -36,7 +36,7 @@ def open_connection(binding: PostgresBinding, name: str) -> Any:
     """Connect, with transactions that the caller ends.
 
     Raises BindingError when psycopg is missing or the login is refused, and ExternalSystemError when the server does
-    not answer.
+    not answer, or its password is in a file.
     """
     try:
         import psycopg
@@ -59,7 +59,8 @@ def open_connection(binding: PostgresBinding, name: str) -> Any:
     except psycopg.OperationalError as e:
         reason = " ".join(str(e).split())
         if _is_refused(reason):
-            raise BindingError(
+            kind = refused_login(binding.client) if "authentication failed" in reason else BindingError
+            raise kind(
                 f"Stream {binding.stream!r}: {binding.host}:{binding.port} refuses the login ({reason}). Correct "
                 "user, password, database or sslmode in the URI."
             ) from e

@@ -48,7 +48,6 @@ class KinesisStream(AbstractContextManager["KinesisStream"]):
 
     def __init__(self, binding: KinesisBinding) -> None:
         self._binding: Final = binding
-        self._client: Final = get_client(binding)
         self.now_ms = 0
         self.retention_ms = 0
         self.created_ms = 0
@@ -58,10 +57,16 @@ class KinesisStream(AbstractContextManager["KinesisStream"]):
     def __exit__(self, *error: object) -> None:
         """Do nothing: the client is kept."""
 
+    @property
+    def _client(self) -> Any:
+        """The client, with the key that a file has by now."""
+        return get_client(self._binding)
+
     def look(self) -> None:
         """Ask for the shards and the retention."""
+        client = self._client
         with as_external(self._binding):
-            answer = self._client.describe_stream_summary(StreamName=self._binding.name)
+            answer = client.describe_stream_summary(StreamName=self._binding.name)
             summary = answer["StreamDescriptionSummary"]
             if summary["StreamStatus"] not in _READABLE:
                 raise ExternalSystemError(
@@ -74,7 +79,7 @@ class KinesisStream(AbstractContextManager["KinesisStream"]):
             listed: list[Mapping[str, Any]] = []
             asked: dict[str, Any] = {"StreamName": self._binding.name}
             while asked:
-                page = self._client.list_shards(**asked)
+                page = client.list_shards(**asked)
                 listed += page["Shards"]
                 asked = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
             self.shards = shards_of(listed)

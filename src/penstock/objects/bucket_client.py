@@ -20,6 +20,7 @@ __all__ = ["BucketClient"]
 
 _stores: Final[dict[tuple[object, ...], ObjectStore]] = {}
 _lock: Final = threading.Lock()
+_MAX_STORES: Final = 64
 
 
 class _NoBucketError(Exception):
@@ -122,6 +123,9 @@ class BucketClient:
         )
         with _lock:
             if key not in _stores:
+                if len(_stores) >= _MAX_STORES:
+                    # Keys of a binding may have been replaced many times.
+                    del _stores[next(iter(_stores))]
                 _stores[key] = store_of(self._place, {**os.environ, **self._settings}, self._patience)
             return _stores[key]
 

@@ -67,6 +67,7 @@ class RabbitPublisher:
     def __init__(self, binding: ExchangeBinding) -> None:
         self._binding: Final = binding
         self._problem = ""
+        self._blocked_by = ""
         self._channel: Any = None
         self._is_ready = False
         self._newest_tag = 0
@@ -135,12 +136,14 @@ class RabbitPublisher:
                 raise ConnectionError(self._problem)
             left_s = self._heard_s + ANSWER_S - time.monotonic()
             if left_s <= 0:
-                raise ConnectionError(f"there is no answer for {ANSWER_S:g} s")
+                raise ConnectionError(self._blocked_by or f"there is no answer for {ANSWER_S:g} s")
             timer = loop.call_later(left_s, loop.stop)
             loop.start()
             loop.remove_timeout(timer)
 
     def _on_open(self, connection: Any) -> None:
+        connection.add_on_connection_blocked_callback(self._on_blocked)
+        connection.add_on_connection_unblocked_callback(self._on_unblocked)
         connection.channel(on_open_callback=self._on_channel)
 
     def _on_channel(self, channel: Any) -> None:
@@ -153,9 +156,20 @@ class RabbitPublisher:
         self._is_ready = True
         self._connection.ioloop.stop()
 
+    def _on_blocked(self, connection: Any, frame: Any) -> None:  # noqa: ARG002  # the signature is pika's
+        """Note why the broker takes nothing from anybody, such as "low on memory"."""
+        reason = frame.method.reason
+        self._blocked_by = (
+            f"it is {reason} and blocks those that publish" if reason else "it blocks those that publish"
+        )
+
+    def _on_unblocked(self, connection: Any, frame: Any) -> None:  # noqa: ARG002  # the signature is pika's
+        self._blocked_by = ""
+
     def _on_lost(self, of: Any, error: BaseException) -> None:  # noqa: ARG002  # the signature is pika's
         """Note why the connection or its channel is lost, and what is too large if that is the reason."""
-        self._problem = self._problem or str(getattr(error, "reply_text", "") or reason_of(error))
+        reason = self._blocked_by or getattr(error, "reply_text", "") or reason_of(error)
+        self._problem = self._problem or str(reason)
         found = _TOO_LARGE.search(self._problem)
         largest = None if found is None else int(found.group(1))
         for row, message in list(self._waiting.items()):

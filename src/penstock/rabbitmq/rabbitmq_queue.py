@@ -192,6 +192,10 @@ class _QueueConnection:
             self._connection.process_data_events(timeout_s)
         if self._cancelled:
             raise ConnectionError("the broker ended the delivery")
+        if not self._channel.is_open:
+            # The connection stays, and would wait for ever.
+            reason = self._channel._closing_reason  # noqa: SLF001  # pika tells it nowhere else
+            raise ConnectionError(f"the broker closed the channel ({reason})")
         if self._came:
             self._came_s = time.monotonic()
         return self._came

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import math
+import ssl
 import threading
+import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import has_files, refused_login, resolve_setting
 from penstock.bindings.types import RegistryBinding
 from penstock.errors import BindingError, ExternalSystemError
 
@@ -21,10 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["RegisteredSchema", "RegistryClient", "UnknownSchemaError", "get_client"]
 
 _TIMEOUT_S: Final = 10.0
+# For how long a schema is asked for while messages wait, and the pauses.
+_PATIENCE_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.4
+_LONGEST_PAUSE_S: Final = 5.0
+_DOUBT_EVERY_S: Final = 60.0
 _SHOWN: Final = 200
 _MAX_REFERENCES: Final = 100
 # Confluent's codes for a subject, a version and a schema that do not exist.
 _NOT_THERE: Final = (40401, 40402, 40403)
+# It has no handler: what is logged in a worker goes to standard error, and so to the output of the run.
+_log: Final = logging.getLogger("penstock.registries")
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
@@ -77,6 +89,7 @@ class RegistryClient:
         self._registry: Final = registry
         self._known: dict[int, RegisteredSchema] = {}
         self._lock = threading.Lock()
+        self._doubted_s = -math.inf
 
     def __reduce__(self) -> tuple[Any, ...]:
         return get_client, (self._stream, self._registry)
@@ -88,20 +101,47 @@ class RegistryClient:
     def schema(self, schema_id: int, form: str = "") -> RegisteredSchema:
         """Return the schema of an id, with its texts in a form that the registry has besides the registered one.
 
-        Raises UnknownSchemaError when the registry has none, and ExternalSystemError when it does not answer.
+        While the registry does not answer, or has trouble, it is asked again for a while. Raises UnknownSchemaError
+        when it has no such schema, and ExternalSystemError when it does not come back.
         """
         with self._lock:
             if schema_id not in self._known:
-                query = f"?format={form}" if form else ""
-                answer = self._answer("GET", f"/schemas/ids/{schema_id}{query}")
-                if self._is_unknown(answer):
-                    raise UnknownSchemaError(f"the registry {self._registry.url} has no schema {schema_id}")
-                found = self._parsed(answer, _Schema)
-                texts: dict[tuple[str, str, int], str] = {}
-                self._add_references(found, query, texts)
-                named = tuple((name, text) for (name, _, _), text in texts.items())
-                self._known[schema_id] = RegisteredSchema(found.schema, found.schemaType, named)
+                self._known[schema_id] = self._read_patiently(schema_id, f"?format={form}" if form else "")
             return self._known[schema_id]
+
+    def _read_patiently(self, schema_id: int, query: str) -> RegisteredSchema:
+        until_s, pause_s, is_warned = time.monotonic() + _PATIENCE_S, _FIRST_PAUSE_S, False
+        while True:
+            try:
+                return self._read(schema_id, query)
+            except UnknownSchemaError:
+                # A registry of several servers, or one that was just started, may learn of it a moment later. But
+                # messages that name nothing at all must not cost a moment each.
+                if time.monotonic() < self._doubted_s + _DOUBT_EVERY_S:
+                    raise
+                self._doubted_s = time.monotonic()
+            except (ExternalSystemError, BindingError) as e:
+                # A login that is refused may be one that is being replaced.
+                is_passing = isinstance(e, ExternalSystemError) or has_files({"": self._registry.password})
+                if not is_passing or time.monotonic() + pause_s > until_s:
+                    raise
+                if not is_warned:
+                    _log.warning(
+                        "%s It is asked again for %g s.", e, _PATIENCE_S, extra={"stream": self._stream}
+                    )
+                is_warned = True
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _read(self, schema_id: int, query: str) -> RegisteredSchema:
+        answer = self._answer("GET", f"/schemas/ids/{schema_id}{query}")
+        if self._is_unknown(answer):
+            raise UnknownSchemaError(f"the registry {self._registry.url} has no schema {schema_id}")
+        found = self._parsed(answer, _Schema)
+        texts: dict[tuple[str, str, int], str] = {}
+        self._add_references(found, query, texts)
+        named = tuple((name, text) for (name, _, _), text in texts.items())
+        return RegisteredSchema(found.schema, found.schemaType, named)
 
     def _add_references(self, schema: _Schema, query: str, texts: dict[tuple[str, str, int], str]) -> None:
         """Add the schemas that one refers to, each behind those that it refers to itself."""
@@ -157,21 +197,24 @@ class RegistryClient:
         where = f"Stream {self._stream!r}: the schema registry {self._registry.url}"
         again = "when the job is started again, it continues where it was"
         try:
-            answer = httpx.request(
+            with httpx.stream(
                 method,
                 self._registry.url + path,
                 content=body,
                 headers={"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE},
                 auth=self._login(),
                 timeout=_TIMEOUT_S,
-            )
+                verify=_tls_context(),
+            ) as coming:
+                answer = httpx.Response(coming.status_code, content=_content(coming))
         except httpx.TransportError as e:
             raise ExternalSystemError(
                 f"{where} cannot be reached ({type(e).__name__}: {e}). Check that it runs, and the address in "
                 f"registry=; {again}."
             ) from e
         if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            raise BindingError(
+            secrets = {"registry_password": self._registry.password}
+            raise (refused_login(secrets) if answer.status_code == HTTPStatus.UNAUTHORIZED else BindingError)(
                 f"{where} refuses the login ({answer.status_code}). Set registry_user=USER and "
                 "registry_password=env:NAME, and give that user access."
             )
@@ -230,6 +273,26 @@ def _posted(text: str, kind: str, references: Sequence[Mapping[str, Any]]) -> by
     if references:
         body["references"] = references
     return msgspec.json.encode(body)
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """Return the certificates to trust; to load them takes longer than a request."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+def _content(coming: httpx.Response) -> bytes:
+    """Return the body of an answer. Raises httpx.ReadTimeout when it takes too long as a whole."""
+    import httpx
+
+    until_s, parts = time.monotonic() + _TIMEOUT_S, []
+    for part in coming.iter_bytes():
+        parts.append(part)
+        if time.monotonic() > until_s:
+            raise httpx.ReadTimeout(f"the answer has not ended after {_TIMEOUT_S:g} s")
+    return b"".join(parts)
 
 
 def _problem(answer: httpx.Response) -> _Problem:

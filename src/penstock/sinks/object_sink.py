@@ -52,7 +52,7 @@ class ObjectSink:
 
     def __init__(self, binding: ObjectsBinding) -> None:
         self._binding: Final = binding
-        self._manifests: BatchManifests | None = None
+        self._lineage: str | None = None
         self._note: _Note | None = None
         self._note_path: Path | None = None
 
@@ -69,7 +69,7 @@ class ObjectSink:
                 "created once (it ignores If-None-Match). Use one that supports conditional writes, or a sink that "
                 "writes to a folder."
             )
-        self._manifests = self._manifests_of(lineage, AT_WORK)
+        self._lineage = lineage
         self._note_path = self._path_in(checkpoint_folder)
         self._note = self._read_note(self._note_path, lineage)
 
@@ -79,13 +79,14 @@ class ObjectSink:
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
         """Create the manifest of a micro-batch, unless it has one."""
-        if self._manifests is None or self._note is None or self._note_path is None:
+        if self._lineage is None or self._note is None or self._note_path is None:
             raise PenstockError(f"Sink {self._binding.stream!r} is used before it was prepared.")
         files = [msgspec.json.decode(message, type=BatchFile) for message in messages if message]
         if not files or batch_id <= self._note.committed:
             return
         wanted = BatchManifest(batch_id, files)
-        there = self._manifests.commit(wanted)
+        # Opened for each micro-batch: files that the binding refers to may have other keys by now.
+        there = self._manifests_of(self._lineage, AT_WORK).commit(wanted)
         if there.records != wanted.records:
             raise CheckpointError(
                 f"Sink {self._binding.stream!r}: micro-batch {batch_id} is in {self._binding.place} with "

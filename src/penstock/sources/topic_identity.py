@@ -121,6 +121,8 @@ class TopicIdentity:
         for watched, known, answers in zip(self._watched, ids, asked, strict=True):
             for topic, before in known.items():
                 _check_now(watched.binding, topic, before, answers[topic])
+            # Errors of the client, such as a refused login, are only reported while it is polled.
+            watched.admin.poll(0)
 
     def _admin(self, binding: KafkaBinding, settings: Mapping[str, str]) -> AdminClient:
         key = binding.servers, tuple(sorted(settings.items()))

@@ -189,7 +189,7 @@ class TopicReader:
         """
         messages = self._consume(most)
         if not messages:
-            one = self._consumer.poll(timeout_s)
+            one = self._poll(timeout_s)
             messages = [] if one is None else [one, *self._consume(most)]
         self._sort(messages)
         now_ms = time.time_ns() // 1_000_000
@@ -287,7 +287,7 @@ class TopicReader:
         messages = self._consume(min(wanted, _TAKEN_AT_ONCE))
         while not messages:
             # Consuming several messages waits until all of them are there.
-            one = self._consumer.poll(_POLL_S)
+            one = self._poll(_POLL_S)
             messages = [] if one is None else [one]
             if not messages and time.monotonic() > deadline_s:
                 raise self._stalled()
@@ -295,6 +295,12 @@ class TopicReader:
         for name in self._gone & set(open_ranges):
             self._partitions[name].lose_to(open_ranges[name])
         self._drop_surplus(open_ranges)
+
+    def _poll(self, timeout_s: float) -> Any:
+        """Wait for a message, and return it; None if none has come."""
+        found = self._consumer.poll(timeout_s)
+        self._errors.await_login()
+        return found
 
     def _consume(self, most: int) -> list[Any]:
         """Return messages that have arrived, without waiting."""
@@ -361,20 +367,28 @@ class TopicReader:
         except KafkaException as e:
             raise self._refused(name, e.args[0].str()) from e
         if first <= one.received:
-            raise self._refused(name, f"it has no record at offset {one.received}, and ends at {end}")
+            raise self._refused(
+                name,
+                f"it has no record at offset {one.received}, and ends at {end}",
+                "It was deleted and recreated, or its brokers have lost records: start the job again, and it says how "
+                "to go on",
+            )
         if binding.missing != "skip":
             raise RecordsLostError(_lost_text(binding, place, one.received, first))
         one.lose(first)
         self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([self._place(name, first)])
 
-    def _refused(self, name: str, reason: str) -> ExternalSystemError:
+    def _refused(
+        self, name: str, reason: str, remedy: str = "Start the job again when it does"
+    ) -> ExternalSystemError:
         binding, where = self._binding, self._binding.place
         if name:
             topic, number = self._names.place(name)
             where = f"the topic {topic!r}, partition {number}"
         return ExternalSystemError(
-            f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of {where} ({reason})."
+            f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of {where} ({reason}). "
+            f"{remedy}."
         )
 
     def _drop_surplus(self, open_ranges: Mapping[str, int]) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.base.tls_ports import tls_advice
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import refused_login, resolve_setting
 from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
 
-__all__ = ["as_external", "get_session", "is_passing", "open_session"]
+__all__ = ["as_external", "get_session", "is_passing", "login_of", "open_session"]
 
 _CONNECT_S: Final = 10
 _ANSWER_S: Final = 10
@@ -51,7 +51,6 @@ def _connect(binding: CassandraBinding) -> Any:
 def _open(binding: CassandraBinding) -> Any:
     try:
         from cassandra import ConsistencyLevel
-        from cassandra.auth import PlainTextAuthProvider
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
         from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, TokenAwarePolicy
     except ImportError:
@@ -63,7 +62,6 @@ def _open(binding: CassandraBinding) -> Any:
     if context is not None:
         # Nodes tell the addresses of others, and certificates rarely have these.
         context.check_hostname = False
-    password = resolve_setting(binding.stream, binding.login, "password")
     profile = ExecutionProfile(
         # A write goes to a node that has a replica of its row.
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(binding.datacenter or "")),
@@ -77,7 +75,7 @@ def _open(binding: CassandraBinding) -> Any:
             list(binding.servers),
             port=binding.servers[0][1],
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            auth_provider=PlainTextAuthProvider(binding.user, password) if binding.user else None,
+            auth_provider=login_of(binding),
             ssl_context=context,
             connect_timeout=_CONNECT_S,
             control_connection_timeout=_ANSWER_S,
@@ -89,6 +87,25 @@ def _open(binding: CassandraBinding) -> Any:
             cluster.shutdown()
             _require_datacenter(binding, cluster)
             raise
+
+
+def login_of(binding: CassandraBinding) -> Any:
+    """Return what logs each connection in, with the password that a file has by then; None without a user.
+
+    Raises BindingError when there is no password now.
+    """
+    from cassandra.auth import AuthProvider, PlainTextAuthenticator
+
+    class Login(AuthProvider):  # type: ignore[misc]  # the driver has no types
+        def new_authenticator(self, host: object) -> Any:  # noqa: ARG002  # the signature is the driver's
+            password = resolve_setting(binding.stream, binding.login, "password")
+            return PlainTextAuthenticator(binding.user, password)
+
+    if not binding.user:
+        return None
+    # The driver would try again for a while.
+    resolve_setting(binding.stream, binding.login, "password")
+    return Login()
 
 
 def _require_datacenter(binding: CassandraBinding, cluster: Any) -> None:
@@ -139,7 +156,7 @@ def as_external(binding: CassandraBinding) -> Iterator[None]:
         if isinstance(e, UnresolvableContactPoints):
             reason = "their names have no addresses"
         if any(isinstance(cause, AuthenticationFailed) for cause in causes):
-            raise BindingError(
+            raise refused_login(binding.login)(
                 f"{name}: {binding.address} refuses the login ({reason}). Correct user and password in the URI."
             ) from e
         if isinstance(e, Unauthorized):

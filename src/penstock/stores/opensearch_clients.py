@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import httpx
 import msgspec
 
 from penstock.base.tls_ports import tls_advice
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import refused_login, resolve_setting
 from penstock.bindings.versioned_types import OpenSearchBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
@@ -27,15 +28,20 @@ def get_client(binding: OpenSearchBinding) -> httpx.Client:
     """Return the client of a binding in this process. It connects when it is used."""
     key = (os.getpid(), binding.uri, *binding.login.values())
     if key not in _kept:
-        password = resolve_setting(binding.stream, binding.login, "password")
         _kept[key] = httpx.Client(
             base_url=binding.url,
-            auth=(binding.user, password) if binding.user else None,
+            auth=functools.partial(_with_login, binding) if binding.user else None,
             verify=tls_context(binding) or True,
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             trust_env=False,
         )
     return _kept[key]
+
+
+def _with_login(binding: OpenSearchBinding, request: httpx.Request) -> httpx.Request:
+    """Return a request with the login, with the password that a file has by now."""
+    password = resolve_setting(binding.stream, binding.login, "password")
+    return next(httpx.BasicAuth(binding.user or "", password or "").auth_flow(request))
 
 
 def check_server(binding: OpenSearchBinding) -> str:
@@ -60,7 +66,7 @@ def refuse(binding: OpenSearchBinding, answer: httpx.Response) -> None:
     """Raise for an answer that says that nothing at all can be written; return for all others."""
     reason = " ".join(answer.text[:_SHOWN].split())
     if answer.status_code in (401, 403):
-        raise BindingError(
+        raise (refused_login(binding.login) if answer.status_code == 401 else BindingError)(
             f"Stream {binding.stream!r}: {binding.url} refuses the login ({answer.status_code} {reason}). Correct user "
             "and password in the URI, or the user's rights."
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.base.tls_ports import speaks_tls, tls_advice
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import refused_login, resolve_setting
 from penstock.bindings.types import RedisBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
@@ -37,12 +37,23 @@ def _client(binding: RedisBinding) -> Any:
     try:
         import redis
         from redis.backoff import NoBackoff
+        from redis.credentials import CredentialProvider
         from redis.retry import Retry
     except ImportError:
         raise BindingError(
             f"Stream {binding.stream!r}: Redis needs redis-py, which is not installed. Install it: "
             "pip install 'penstock[redis]'."
         ) from None
+
+    class Login(CredentialProvider):
+        """The login of each connection, with the password that a file has by then."""
+
+        def get_credentials(self) -> tuple[str] | tuple[str, str]:
+            password = resolve_setting(binding.stream, binding.login, "password") or ""
+            return (password,) if binding.user is None else (binding.user, password)
+
+    # A secret that is missing is told at once.
+    resolve_setting(binding.stream, binding.login, "password")
     tls: dict[str, Any] = {}
     if binding.secure:
         # The client would read the files when it connects, as if the server were at fault.
@@ -58,8 +69,7 @@ def _client(binding: RedisBinding) -> Any:
         host=binding.host,
         port=binding.port,
         db=binding.database,
-        username=binding.user,
-        password=resolve_setting(binding.stream, binding.login, "password"),
+        credential_provider=Login() if binding.user or binding.login else None,
         socket_connect_timeout=_CONNECT_S,
         socket_timeout=_ANSWER_S,
         socket_keepalive=True,
@@ -105,8 +115,9 @@ def as_external(binding: RedisBinding) -> Iterator[None]:
         yield
     except redis.exceptions.RedisError as e:
         reason = " ".join(str(e).split())
-        if isinstance(e, redis.exceptions.AuthenticationError) or "DB index is out of range" in reason:
-            raise BindingError(
+        is_refused = isinstance(e, redis.exceptions.AuthenticationError)
+        if is_refused or "DB index is out of range" in reason:
+            raise (refused_login(binding.login) if is_refused else BindingError)(
                 f"Stream {binding.stream!r}: {server} refuses the login ({reason}). Correct user, password or "
                 "database in the URI."
             ) from e

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 import socket
-import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import uvicorn
 
-from penstock.bindings.secrets import resolve_setting
+from penstock.bindings.secrets import has_files, resolve_setting
 from penstock.bindings.types import HttpListenBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.event_headers import EventHeaders
@@ -25,6 +26,7 @@ from penstock.sources.journal_blocks import PackedRecords
 from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
 from penstock.webhooks.request_records import event_in_request, pack_records
+from penstock.webhooks.server_certificate import ServerCertificate, check_certificate
 
 __all__ = ["HttpReceiver", "find_token", "listen"]
 
@@ -33,6 +35,9 @@ _UNDER_WAY_BYTES: Final = 64 << 20
 _SOON_S: Final = 1
 _LATER_S: Final = 10
 _GRACE_S: Final = 5
+# How old what was read of the file of a token may be.
+_TOKEN_S: Final = 1.0
+_log: Final = logging.getLogger("penstock.sources")
 
 
 def find_token(binding: HttpListenBinding) -> str | None:
@@ -46,22 +51,43 @@ def find_token(binding: HttpListenBinding) -> str | None:
     return token
 
 
+class _Token:
+    """The token that requests must have. A file is read again now and then, since it may have another one by now."""
+
+    def __init__(self, binding: HttpListenBinding) -> None:
+        self._binding: Final = binding
+        self._may_change: Final = has_files(binding.login)
+        self._found = find_token(binding)
+        self._read_s = time.monotonic()
+        self._problem = ""
+
+    def accepts(self, scheme: bytes, given: bytes) -> bool:
+        """Return whether a request has it."""
+        if self._may_change and time.monotonic() > self._read_s + _TOKEN_S:
+            self._read_again()
+        if self._found is None:
+            return True
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._found.encode())
+
+    def _read_again(self) -> None:
+        self._read_s = time.monotonic()
+        problem = ""
+        try:
+            self._found = find_token(self._binding)
+        except BindingError as e:
+            problem = str(e)
+            # It may be on its way. Until then the last one counts, and never none.
+            if problem != self._problem:
+                _log.warning(
+                    "%s The last token counts until then.", e, extra={"stream": self._binding.stream}
+                )
+        self._problem = problem
+
+
 def listen(binding: HttpListenBinding) -> socket.socket:
     """Return a socket that listens where a binding says. Raises ExternalSystemError when that is not possible."""
     family = socket.AF_INET6 if ":" in binding.host else socket.AF_INET
-    try:
-        if binding.certfile is not None:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                binding.certfile,
-                binding.keyfile,
-                # Without one, the password of an encrypted key would be asked for at the terminal, forever.
-                password="",
-            )
-    except OSError as e:
-        raise ExternalSystemError(
-            f"Stream {binding.stream!r}: the certificate {binding.certfile} with the key {binding.keyfile} cannot be "
-            f"used ({e.strerror or e}). Correct the paths in the URI."
-        ) from e
+    check_certificate(binding)
     try:
         listening = socket.create_server((binding.host, binding.port), family=family, backlog=_BACKLOG)
     except OSError as e:
@@ -96,16 +122,17 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
         self._folder = folder
         self._events = events
         self._journaled = JournaledMessages(journal.notes())
-        self._token: str | None = None
+        self._token: _Token | None = None
 
     def _connect(self) -> AbstractContextManager[Any]:
         if self._bounded:
             return nullcontext()
-        self._token = find_token(self._binding)
+        self._token = _Token(self._binding)
         return listen(self._binding)
 
     def _receive(self, connection: AbstractContextManager[Any]) -> None:
         if isinstance(connection, socket.socket):
+            assert self._token is not None
             commits = _Commits(self._journal, self._journaled)
             config = self._config(
                 _Application(self._binding, self._token, self._folder, commits, self._events)
@@ -132,7 +159,9 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
         server = uvicorn.Server(config)
         committing = asyncio.create_task(commits.run())
         serving = asyncio.create_task(server.serve(sockets=[listening]))
+        certificate = ServerCertificate(self._binding)
         while not (self._stopping.is_set() or serving.done() or committing.done()):
+            certificate.renew(config.ssl if config.loaded else None)
             await asyncio.wait([serving, committing], timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         # Requests that have arrived are still answered.
@@ -241,13 +270,13 @@ class _Application:
     def __init__(
         self,
         binding: HttpListenBinding,
-        token: str | None,
+        token: _Token,
         folder: Path,
         commits: _Commits,
         events: EventHeaders | None,
     ) -> None:
         self._binding: Final = binding
-        self._expected: Final = None if token is None else token.encode()
+        self._token: Final = token
         self._folder: Final = folder
         self._commits: Final = commits
         self._events: Final = events
@@ -279,8 +308,7 @@ class _Application:
         if scope["method"] != "POST":
             return _error(405, "Send records by POST.", ("allow", "POST"))
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        is_known = scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._expected or b"")
-        if self._expected is not None and not is_known:
+        if not self._token.accepts(scheme, given):
             return _error(
                 401, "The header Authorization must be: Bearer TOKEN.", ("www-authenticate", "Bearer")
             )

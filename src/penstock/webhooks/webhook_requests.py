@@ -9,13 +9,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
 from penstock.base.tls_ports import speaks_tls, tls_advice
-from penstock.bindings.secrets import resolve_settings
+from penstock.bindings.secrets import has_files, resolve_settings
 from penstock.bindings.types import WebhookBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.cloud_events import BATCH_CONTENT_TYPE, EVENT_CONTENT_TYPE
@@ -26,6 +27,7 @@ __all__ = ["Answer", "Sender", "check_secrets", "check_server", "get_sender", "r
 _AGAIN: Final = (408, 425, 429)
 # Answers about the place or the login, not about the record.
 _PLACE: Final = (401, 403, 404, 405, 407, 410)
+_LOGIN: Final = (401, 403)
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
 _SHOWN: Final = 200
@@ -42,8 +44,20 @@ class Answer:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class _Login:
+    """The headers and parameters of requests, with the values that they refer to."""
+
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+
+
 class Sender:
-    """Sends requests to the server of a binding, on connections that it keeps. Any thread may send."""
+    """Sends requests to the server of a binding, on connections that it keeps. Any thread may send.
+
+    When the server refuses the login, what headers and parameters refer to is looked up again: a file may have another
+    token by now. If the server has taken requests before, the file may get it soon.
+    """
 
     def __init__(
         self,
@@ -54,13 +68,11 @@ class Sender:
         self._binding: Final = binding
         self._clock: Final = clock
         self._sleep: Final = sleep
-        stream = binding.stream
+        self._login = _find_login(binding)
+        self._may_change: Final = has_files({**binding.headers, **binding.query})
+        self._has_taken = False
         self._client: Final = httpx.Client(
-            headers={
-                **request_headers(binding),
-                "Content-Type": _content_type(binding),
-            },
-            params=resolve_settings(stream, binding.query),
+            headers={"Content-Type": _content_type(binding)},
             timeout=binding.timeout_s,
             limits=httpx.Limits(max_connections=binding.requests_at_once),
         )
@@ -72,23 +84,31 @@ class Sender:
 
         Raises ExternalSystemError when it has not done so for `retry_s`, or when place or login are wrong.
         """
-        headers = {} if request_id is None else {"Idempotency-Key": request_id}
-        headers.update(attributes or {})
+        more = {} if request_id is None else {"Idempotency-Key": request_id}
+        more.update(attributes or {})
         begun_s, pause_s = self._clock(), _FIRST_WAIT_S
         while True:
-            asked_s = None
+            asked_s, login = None, self._login
+            headers = {**login.headers, **more}
             try:
-                response = self._client.post(self._binding.url, content=body, headers=headers)
+                response = self._client.post(
+                    self._binding.url, content=body, headers=headers, params=login.query or None
+                )
             except httpx.TransportError as e:
                 why = f"{type(e).__name__}: {e}".rstrip(": ")
                 self._check_tls(why)
             else:
                 why = _describe(response)
                 if response.is_success:
+                    self._has_taken = True
                     return Answer(taken=True)
-                if 300 <= response.status_code < 400 or response.status_code in _PLACE:
+                status = response.status_code
+                if status in _LOGIN and self._may_change and self._has_new_login(login):
+                    continue
+                is_waited_for = status in _LOGIN and self._may_change and self._has_taken
+                if not is_waited_for and (300 <= status < 400 or status in _PLACE):
                     raise self._error(f"{why}. Correct the URI or the login, and start the job again")
-                if response.is_client_error and response.status_code not in _AGAIN:
+                if not is_waited_for and response.is_client_error and status not in _AGAIN:
                     return Answer(False, f"{self._binding.url} refuses the record ({why}).")
                 asked_s = wait_s(response.headers.get("Retry-After"), response.headers.get("Date"))
             pause_s = min(pause_s * 2, _LONGEST_WAIT_S)
@@ -105,6 +125,13 @@ class Sender:
         if "WRONG_VERSION_NUMBER" in why:
             raise self._error(f"{why}. The port does not speak TLS: correct it, or write http://")
 
+    def _has_new_login(self, refused: _Login) -> bool:
+        """Look up the login again; return whether it is another one than was refused."""
+        # A file that is being replaced may be missing for a moment.
+        with suppress(BindingError):
+            self._login = _find_login(self._binding)
+        return self._login != refused
+
     def _error(self, why: str) -> ExternalSystemError:
         return ExternalSystemError(
             f"Sink {self._binding.stream!r}: {self._binding.url} takes no records: {why}."
@@ -117,8 +144,11 @@ class Sender:
 
 def check_secrets(binding: WebhookBinding) -> None:
     """Raise BindingError unless all values that a binding refers to are there, and can be sent."""
-    request_headers(binding)
-    resolve_settings(binding.stream, binding.query)
+    _find_login(binding)
+
+
+def _find_login(binding: WebhookBinding) -> _Login:
+    return _Login(request_headers(binding), resolve_settings(binding.stream, binding.query))
 
 
 def request_headers(binding: WebhookBinding) -> dict[str, str]:

@@ -9,20 +9,26 @@ import enum
 import io
 import json
 import pickle
+import socket
 import struct
 import sys
+import time
+import types
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
+from answering_server import answering
 from registry_server import RegistryServer, running_registry
 
 from penstock.bindings.types import RegistryBinding
 from penstock.errors import BindingError, ExternalSystemError, SchemaError
 from penstock.records.schemas import record_type
+from penstock.registries import registry_client
 from penstock.registries.avro_format import AvroFormat, check_installed
 from penstock.registries.avro_schemas import schema_text
 from penstock.registries.registry_client import RegistryClient, get_client
@@ -303,6 +309,73 @@ def test_the_registry_is_asked_once_for_a_schema(registry: RegistryServer) -> No
     assert registry.asked == [f"GET /schemas/ids/{number}"]
 
 
+@pytest.fixture
+def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of clients of registries, which are all that moves their clock; they give up after two seconds."""
+    pauses: list[float] = []
+    clock = types.SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(registry_client, "time", clock)
+    monkeypatch.setattr(registry_client, "_PATIENCE_S", 2.0)
+    return pauses
+
+
+TROUBLE = {
+    "login": (401, {"error_code": 401, "message": "Unauthorized"}),
+    "rights": (403, {"error_code": 403, "message": "Forbidden"}),
+    "too much": (429, {"message": "slow down"}),
+    "failure": (500, {"error_code": 50001, "message": "Error in the backend data store"}),
+    "proxy": (502, "<html>"),
+    "page": (200, "be right back"),
+    "late": (404, {"error_code": 40403, "message": "Schema not found"}),
+}
+
+
+@pytest.mark.usefixtures("slept_s")
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_a_registry_that_has_trouble_is_asked_again(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trouble: str
+) -> None:
+    """Its messages are no dead letters, and the run goes on; the login may be one that is being replaced."""
+    password = tmp_path / "password"
+    password.write_text("s3cret")
+    number, answer, asked = registry.register("t-value", READING), registry.answer, list[str]()
+
+    def reply(method: str, path: str, body: Any) -> tuple[int, Any]:
+        asked.append(path)
+        # A schema that is not there is doubted once.
+        return (
+            TROUBLE[trouble] if len(asked) < (2 if trouble == "late" else 3) else answer(method, path, body)
+        )
+
+    monkeypatch.setattr(registry, "answer", reply)
+    asking = client(registry, user="me", password=f"file:{password}")
+    raw = column(message(number, READING, {"sensor": "a", "celsius": 1.0}))
+    assert len(AvroFormat(record_type(Reading), asking).decode(raw).batch) == 1
+
+
+def test_ids_of_no_schema_do_not_cost_a_pause_each(registry: RegistryServer, slept_s: list[float]) -> None:
+    """Only the first one does, in a minute."""
+    raw = column(*(struct.pack(">bI", 0, 1000 + number) for number in range(5)))
+    assert len(AvroFormat(record_type(Reading), client(registry)).decode(raw).bad) == 5
+    assert len(slept_s) == 1
+    assert len(registry.asked) == 6
+
+
+def test_an_answer_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though a part of it comes now and then."""
+    monkeypatch.setattr(registry_client, "_TIMEOUT_S", 0.3)
+
+    def drip(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while True:
+            connection.sendall(b" ")
+            time.sleep(0.05)
+
+    with answering(drip) as port, pytest.raises(ExternalSystemError, match=r"has not ended after 0\.3 s"):
+        RegistryClient("readings", RegistryBinding(f"http://127.0.0.1:{port}")).check()
+
+
+@pytest.mark.usefixtures("slept_s")
 def test_a_registry_that_is_away_is_no_dead_letter() -> None:
     with running_registry() as registry:
         number = registry.register("t-value", READING)
@@ -311,6 +384,7 @@ def test_a_registry_that_is_away_is_no_dead_letter() -> None:
         AvroFormat(record_type(Reading), client(registry)).decode(raw)
 
 
+@pytest.mark.usefixtures("slept_s")
 @pytest.mark.parametrize("content", [{"error_code": 404, "message": "HTTP 404 Not Found"}, "no such backend"])
 def test_a_404_that_is_not_the_registry_s_is_no_dead_letter(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, content: Any
@@ -322,6 +396,7 @@ def test_a_404_that_is_not_the_registry_s_is_no_dead_letter(
         AvroFormat(record_type(Reading), client(registry)).decode(raw)
 
 
+@pytest.mark.usefixtures("slept_s")
 def test_what_is_no_registry_is_named(registry: RegistryServer) -> None:
     registry.schemas[1] = {"text": "no schema"}
     with pytest.raises(ExternalSystemError, match="is not a schema registry with Confluent's API"):

@@ -29,6 +29,7 @@ from penstock.records.cloud_events import CloudEventsFormat
 from penstock.records.event_headers import event_headers_of
 from penstock.records.schemas import record_type
 from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.webhooks import http_receiver
 from penstock.webhooks.http_receiver import HttpReceiver, listen
 from penstock.webhooks.request_records import pack_records, split_records
 
@@ -133,6 +134,29 @@ def test_a_token_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     receiver = HttpReceiver(binding, tmp_path, JournalWriter(tmp_path))
     with pytest.raises(BindingError, match="there is no environment variable HALL_TOKEN"):
         receiver.__enter__()
+
+
+def test_a_token_may_change_while_the_job_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the one that the file has counts; while the file is not there, the last that it had."""
+    monkeypatch.setattr(http_receiver, "_TOKEN_S", 0.0)
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    with receiving(tmp_path / "journal", bind(f"?token=file:{file}")) as (_, client):
+
+        def answers(*tokens: str) -> list[int]:
+            headers = [{"authorization": f"Bearer {token}"} for token in tokens]
+            return [client.post("/hall 1", json={}, headers=one).status_code for one in headers]
+
+        assert answers("first", "second", "x") == [202, 401, 401]
+        file.write_text("second\n")
+        assert answers("first", "second") == [401, 202]
+        file.write_text("")
+        assert answers("first", "second", "x") == [401, 202, 401]
+        assert [text.count("that file is empty") for text in caplog.messages] == [1]
+        file.unlink()
+        assert answers("second", "x") == [202, 401]
 
 
 def test_a_request_with_the_same_key_is_taken_once(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -169,6 +171,31 @@ def test_a_wrong_place_or_login_ends_the_run(server: HookServer, status: int) ->
     ):
         write(server, range(3))
     assert len(server.asked) == 1
+
+
+def test_a_token_may_change_while_the_job_runs(server: HookServer, tmp_path: Path) -> None:
+    """The server refuses the old one: the file is read again, and waited for if it has the old one still."""
+    file, valid = tmp_path / "token", "Bearer 1"
+    query = f"&retry_s=1&header.Authorization=file:{file}&query.key=file:{file}"
+    file.write_text("Bearer 1\n")
+
+    def reply(asked: Asked) -> Reply:
+        is_known = asked.headers["Authorization"] == valid and valid.replace(" ", "+") in asked.path
+        return Reply(200 if is_known else 401)
+
+    server.reply = reply
+    write(server, range(2), query)
+    file.write_text("Bearer 2\n")
+    valid = "Bearer 2"
+    write(server, range(2), query)
+    assert len(server.asked) == 5
+    valid = "Bearer 3"
+    threading.Timer(0.3, file.write_text, ("Bearer 3",)).start()
+    write(server, range(2), query)
+    assert [one.content["n"] for one in server.taken] == [0, 1] * 3
+    valid = "Bearer 4"
+    with pytest.raises(ExternalSystemError, match=r"takes no records: 401 Unauthorized, for 1 s\."):
+        write(server, range(2), query)
 
 
 def test_a_server_that_is_away_is_awaited(server: HookServer) -> None:
