@@ -388,9 +388,7 @@ def _quoted(cell: str) -> str:
     ],
 )
 def test_header_lines_of_csv(tmp_path: Path, content: bytes, rows: Any, reason: str) -> None:
-    """Blank lines before the header are skipped, and duplicate column names are refused or resolved as
-    documented.
-    """
+    """Blank lines before the header are skipped, and a file with duplicate column names is refused."""
     path = tmp_path / "f.csv"
     path.write_bytes(content)
     kind = record_type("t STRING, s STRING")

@@ -113,7 +113,7 @@ def put_row(tables: SlotTables) -> dict[str, Values]:
 
 
 def run_after(tables: SlotTables, then: str) -> dict[str, Values]:
-    """Run the rounds that overlap the end of an interval, and return the states."""
+    """Do what `then` names between two rounds, and return the values that it sets."""
     if then == "rows":
         table = tables.merged(groups_of)
         table.close()
