@@ -119,7 +119,7 @@ def test_what_is_null_is_as_in_a_fresh_model() -> None:
     few = dict.fromkeys(learner.weight_types()) | {"LinearRegression_weights_km": 2.0}
     model = learner.read(few)
     assert model["LinearRegression"]._weights == {"km": 2.0}
-    assert learner.score_one(model, {"km": 3.0, "stops": 1.0}) == 0.0  # the scaler cannot compute distances yet
+    assert learner.score_one(model, {"km": 3.0, "stops": 1.0}) == 0.0  # the scaler has no distances yet
     stored = learner.write(learned(learner, 50))
     more = ps.River(learner.model, "km", "stops", "rain", target="minutes")
     again = more.read(dict.fromkeys(more.weight_types()) | stored)
