@@ -1,4 +1,4 @@
-"""Restart strategies: from text and back, and what they decide against references in plain Python."""
+"""Restart strategies: text forms, and decisions compared with references in plain Python."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ STRATEGIES = st.one_of(
     st.builds(FailureRate, COUNTS, MS, MS),
     EXPONENTIAL,
 )
-# How long each run of a job was.
+# The durations of a job's runs.
 RUNS = st.lists(st.integers(0, 20_000_000), max_size=30)
 
 
 @given(STRATEGIES)
 def test_the_text_of_a_strategy_means_the_strategy(strategy: RestartStrategy) -> None:
-    """What is shown can be given again."""
+    """The displayed text can be used as input."""
     assert parse_strategy(strategy_text(strategy)) == strategy
 
 
@@ -69,7 +69,7 @@ def test_the_text_of_a_strategy_means_the_strategy(strategy: RestartStrategy) ->
     ],
 )
 def test_strategies_are_read(text: Any, strategy: RestartStrategy) -> None:
-    """From text and JSON; what is not said has Flink's default."""
+    """Text and JSON are accepted; missing values have Flink's defaults."""
     assert parse_strategy(text) == strategy
 
 
@@ -96,18 +96,18 @@ def test_strategies_are_read(text: Any, strategy: RestartStrategy) -> None:
     ],
 )
 def test_wrong_strategies_are_refused(given_: Any, parts: list[str]) -> None:
-    """With what is wrong, and what would be right."""
+    """The error says what is wrong and what would be right."""
     with pytest.raises(JobDefinitionError) as error:
         parse_strategy(given_)
     assert [part for part in parts if part not in str(error.value)] == []
 
 
 def delays(strategy: RestartStrategy, runs: list[int], job_id: str = "job") -> list[int | None]:
-    """What is decided on each failure of a job whose runs are so long; it ends with the first None."""
+    """Return the decision at each failure of a job with these runs; it ends with the first None."""
     history, now_ms, found = RestartHistory(), 0, []
     for run_ms in runs:
         now_ms += run_ms
-        # What is stored between two failures is the same afterwards.
+        # What is stored between two failures is restored unchanged.
         history = msgspec.json.decode(msgspec.json.encode(history), type=RestartHistory)
         decided = decide_restart(strategy, history, job_id, now_ms)
         found.append(decided.delay_ms)
