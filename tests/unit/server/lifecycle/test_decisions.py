@@ -372,7 +372,7 @@ def test_a_manager_that_is_killed_at_any_step_loses_nothing(stop_at: int, desire
 
 
 def test_what_the_system_hinders_is_tried_again_as_often_as_needed() -> None:
-    """A full disk is no failure of the job, and is not counted; without a restart strategy this still holds."""
+    """A full disk does not count as a failure of the job; with `NoRestart` the job still fails."""
     job = facts(JobStatus.RUNNING)
     for _ in range(5):
         decision = decide(job, ended(EndKind.HINDERED), 1000)
