@@ -1,7 +1,7 @@
-"""The clients of confluent_kafka as penstock uses them, without a broker: they talk to `RecordingBrokers`.
+"""Fakes of confluent_kafka's clients, without a broker: they talk to `RecordingBrokers`.
 
-They behave as librdkafka's: what can be tried again is, up to the time-out; messages leave the queue while the client
-is polled; a producer that was fenced is of no use any more; a failed transaction has to be aborted.
+They behave as librdkafka's: retriable requests are retried until the timeout; messages leave the queue while
+the client is polled; a fenced producer is unusable; a failed transaction must be aborted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PARTITIONS = 2
 
 
 def patch_clients(brokers: RecordingBrokers, patch: Callable[[Any], Any]) -> None:
-    """Let penstock use the model's clients and the clock of its brokers."""
+    """Patch penstock to use the model's clients and the clock of its brokers."""
 
     def producer(settings: Mapping[str, Any]) -> ModelProducer:
         return ModelProducer(brokers, settings)
@@ -61,7 +61,7 @@ def patch_clients(brokers: RecordingBrokers, patch: Callable[[Any], Any]) -> Non
 
 
 def forget_producers() -> None:
-    """A process that has ended has no producers and consumers; what producers had open, the brokers keep."""
+    """Drop producers and consumers, as when their process ends; the brokers keep what producers had open."""
     kafka_producers._producers.clear()
     topic_reader._readers.clear()
 
@@ -108,7 +108,7 @@ class _Queued(NamedTuple):
 
 
 class ModelProducer(_Client):
-    """A producer, in transactions when it has a transactional id."""
+    """A producer, transactional if it has a transactional id."""
 
     def __init__(self, brokers: RecordingBrokers, settings: Mapping[str, Any]) -> None:
         super().__init__(brokers, settings)
@@ -200,7 +200,7 @@ class ModelProducer(_Client):
 
     def poll(self, timeout: float = -1) -> int:
         self._brokers.sleep(max(0.0, timeout))
-        # As far as the client's thread happens to be.
+        # The client's thread has sent a random part.
         self._send(-(-len(self._queue) // 2), 0.0)
         return 0
 
@@ -261,14 +261,14 @@ class ModelProducer(_Client):
 def _received(
     topic: str, number: int, at: int, message: Message = (None, None), event: KafkaError | None = None
 ) -> Received:
-    """A message of a partition, or the event that the partition has no more. The model's brokers keep no times."""
+    """A message of a partition, or its end-of-partition event. The model's brokers keep no times."""
     key, value = message
     no_time = (TIMESTAMP_NOT_AVAILABLE, -1)
     return Received(topic, number, at, key=key, value=value, error=event, timestamp=no_time)
 
 
 class ModelConsumer(_Client):
-    """A consumer that is asked what its group has committed, or reads the partitions that are assigned to it."""
+    """A consumer that queries its group's committed offsets, or reads its assigned partitions."""
 
     def __init__(self, brokers: RecordingBrokers, settings: Mapping[str, Any]) -> None:
         super().__init__(brokers, settings)
@@ -289,7 +289,7 @@ class ModelConsumer(_Client):
         ]
 
     def consume(self, count: int, timeout: float) -> list[Received]:
-        """Some of what has come, never all at once."""
+        """Return some of the available messages, never all at once."""
         assert timeout == 0
         taken = min(count, max(1, len(self._fetched) // 2)) if self._fetched else 0
         found, self._fetched = self._fetched[:taken], self._fetched[taken:]
@@ -396,7 +396,7 @@ class ModelAdmin(_Client):
 
 
 def _future(ask: Callable[[], Any]) -> Future[Any]:
-    """What an admin client gives: the answer, or why there is none."""
+    """The future of an admin client: it has the answer or the error."""
     found: Future[Any] = Future()
     try:
         found.set_result(ask())

@@ -1,6 +1,6 @@
-"""A broker as data: topics, transactions and the offsets of groups, and the changes that clients make to them.
+"""Brokers as data: topics, transactions and group offsets, and the changes that clients make to them.
 
-A change can be carried out again, so what a broker holds behind any of the operations of a life is known.
+A change can be replayed, so the brokers' state after any operation of a life is known.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ ChangeKind = Literal["topic", "grow", "give", "init", "append", "offsets", "comm
 
 
 class Change(NamedTuple):
-    """Something that the brokers have done at a moment of their clock.
+    """A change to the brokers at a moment of their clock.
 
-    `topic` makes a topic with `count` partitions, `grow` gives it so many. `give` is what somebody else writes, the
-    file `count`, in a transaction of its own. The others are requests of producers: `init` takes over the transactional
-    id `name` with a time-out of `count` seconds; `offsets` commits `offset` and `note` for the group `name`.
+    `topic` makes a topic with `count` partitions, `grow` gives it that many. `give` is an outside write of
+    file number `count`, in its own transaction. The others are requests of producers: `init` takes over the
+    transactional id `name` with a timeout of `count` seconds; `offsets` commits `offset` and `note` for the
+    group `name`.
     """
 
     kind: ChangeKind
@@ -50,7 +51,9 @@ class Change(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What has an offset in a partition: a message, or the end of a transaction. `transaction` 0 is none."""
+    """An entry with an offset in a partition: a message, or the end of a transaction. `transaction` is 0
+    outside transactions.
+    """
 
     message: Message | None
     transaction: int = 0
@@ -58,7 +61,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Topic:
-    """A topic, and which files were given to it by those who write it."""
+    """A topic, and the files that outside writers gave to it."""
 
     id: int
     partitions: list[list[Entry]]
@@ -67,7 +70,7 @@ class Topic:
 
 @dataclass
 class Owner:
-    """Whoever has a transactional id now; the number of its open transaction, 0 without one."""
+    """The present owner of a transactional id, and the number of its open transaction, 0 without one."""
 
     epoch: int
     timeout_s: float
@@ -78,13 +81,13 @@ class Owner:
 
 
 def failed(code: int, why: str = "", *, fatal: bool = False, aborts: bool = False) -> KafkaException:
-    """An error as librdkafka raises it."""
+    """Return an error as librdkafka raises it."""
     return KafkaException(KafkaError(code, why or None, fatal, not fatal and not aborts, aborts))
 
 
 @dataclass
 class Brokers:
-    """What the brokers hold, and their clock."""
+    """The state of the brokers, and their clock."""
 
     topics: dict[str, Topic] = field(default_factory=dict)
     owners: dict[str, Owner] = field(default_factory=dict)
@@ -96,11 +99,11 @@ class Brokers:
     made: int = 0
 
     def copy(self) -> Brokers:
-        """The same, to be changed by itself."""
+        """Return an independent copy."""
         return copy.deepcopy(self)
 
     def pass_time(self, now_s: float) -> None:
-        """The clock advances, and transactions that have been open for too long end."""
+        """Advance the clock, and abort transactions that exceed their timeout."""
         self.now_s = max(self.now_s, now_s)
         for owner in self.owners.values():
             if owner.transaction and self.now_s - owner.begun_s >= owner.timeout_s:
@@ -108,7 +111,7 @@ class Brokers:
                 owner.epoch += 1
 
     def check(self, change: Change) -> None:
-        """Raise KafkaException for a change that the brokers refuse."""
+        """Raise KafkaException if the brokers refuse the change."""
         self.pass_time(change.at_s)
         if change.kind == "append" and change.topic not in self.topics:
             raise failed(KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -135,7 +138,7 @@ class Brokers:
         partitions.extend([] for _ in range(len(partitions), change.count))
 
     def _give(self, change: Change) -> None:
-        """Messages by their keys, in a transaction, with others between them that are given up."""
+        """Write messages by key in a transaction, interleaved with aborted ones."""
         topic = self.topics[change.topic]
         if change.count != topic.given:
             return
@@ -196,22 +199,22 @@ class Brokers:
         owner.transaction, owner.places, owner.offsets = 0, set(), {}
 
     def waits_for(self, group: str) -> bool:
-        """Whether an open transaction may change what a group has committed."""
+        """Return whether an open transaction may change the group's committed offsets."""
         return any(group in owner.offsets for owner in self.owners.values())
 
     def known_groups(self) -> list[str]:
-        """The groups that have committed, or are about to."""
+        """Return the groups that have committed, or are about to."""
         return sorted({*self.groups, *(group for owner in self.owners.values() for group in owner.offsets)})
 
     def end_of(self, topic: str, partition: int, *, committed: bool = True) -> int:
-        """Where a partition ends: for readers of what is committed at the first open transaction."""
+        """Return the end of a partition; for read_committed it is at the first open transaction."""
         entries = self.topics[topic].partitions[partition]
         if not committed or not self.open:
             return len(entries)
         return next((at for at, entry in enumerate(entries) if entry.transaction in self.open), len(entries))
 
     def read(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, Message]]:
-        """The messages between two offsets that are committed."""
+        """Return the committed messages between two offsets."""
         found = self.topics[topic].partitions[partition][start:end]
         return [
             (start + at, entry.message)
@@ -233,5 +236,5 @@ _DO: dict[ChangeKind, Callable[[Brokers, Change], None]] = {
 
 
 def partition_of(key: bytes | None, count: int) -> int:
-    """The partition of a key."""
+    """Return the partition of a key."""
     return zlib.crc32(key or b"") % count

@@ -1,4 +1,4 @@
-"""The jobs that are crashed, each with a plain fold of its inputs that says what must come out."""
+"""The jobs that are crashed, each with a model that computes the expected output from its inputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class Factor:
 
 
 class Count(ps.ProcessFunction):
-    """Adds up the values of a room; what commands add is kept apart, so that it does not matter when they come."""
+    """Adds up the values of a room; amounts from commands are kept apart, so that their time of arrival does
+    not matter.
+    """
 
     total = ps.ValueState(int)
     count = ps.ValueState(int)
@@ -65,7 +67,7 @@ class Count(ps.ProcessFunction):
 
 
 class CountSides(Count):
-    """The same, with every third record in a side output as well."""
+    """The same, with every third record also in a side output."""
 
     side_outputs: ClassVar = {"thirds": Total}
 
@@ -77,7 +79,7 @@ class CountSides(Count):
 
 
 class CountRooms(ps.ProcessFunction):
-    """How many rooms have come to a count."""
+    """Counts how many rooms have reached a count."""
 
     rooms = ps.ValueState(int)
 
@@ -87,7 +89,7 @@ class CountRooms(ps.ProcessFunction):
 
 
 class Remind(ps.ProcessFunction):
-    """Tells a minute after each record what came up to then."""
+    """Emits a minute after each record the sum at that moment."""
 
     seen = ps.ListState(int)
 
@@ -100,7 +102,7 @@ class Remind(ps.ProcessFunction):
 
 
 class Scale(ps.ConnectedProcessFunction):
-    """Keeps the factor of a room, from a control stream; values are added up as they are."""
+    """Stores a room's factor from a control stream; values are added up unscaled."""
 
     factor = ps.ValueState(int)
     total = ps.ValueState(int)
@@ -126,10 +128,10 @@ class Sum(ps.AggregateFunction[Reading, int, int]):
 
 @dataclass
 class Expected:
-    """What must come out.
+    """The expected output.
 
-    `in_order` has the rows of each sink by key in their order, `sets` rows that may come in any order. `state` has the
-    values of each state by step and key.
+    `in_order` has the rows of each sink by key in order, `sets` has rows that may come in any order. `state`
+    has the values of each state by step and key.
     """
 
     in_order: dict[str, dict[Any, list[Any]]] = field(default_factory=dict)
@@ -143,7 +145,7 @@ Rows = Iterable[Row]
 
 @dataclass(frozen=True)
 class CrashJob:
-    """A job, its streams and sinks, and the fold. `commanded` is the step that takes the command `adjust`."""
+    """A job, its streams and sinks, and the model. `commanded` is the step that takes the command `adjust`."""
 
     name: str
     make: Callable[[], ps.Job]
@@ -166,7 +168,7 @@ def all_rows(feed: Feed, stream: str = "readings") -> Iterator[Row]:
 
 
 def totals(rows: Rows) -> dict[str, list[tuple[Any, ...]]]:
-    """Of each room what the count emits."""
+    """Return the output of the count for each room."""
     found: dict[str, list[tuple[Any, ...]]] = collections.defaultdict(list)
     for row in rows:
         if row["value"] < 0:
@@ -293,7 +295,7 @@ def _timers() -> ps.Job:
 
 def _expect_timers(feed: Feed, adjusted: Mapping[str, int]) -> Expected:
     counts = collections.Counter(row["room"] for row in all_rows(feed))
-    # What a timer tells depends on the cut, how often it is called does not.
+    # A timer's output depends on the cut, but the number of its calls does not.
     return Expected(sets={"reminders": [room for room, count in counts.items() for _ in range(count)]})
 
 

@@ -1,4 +1,4 @@
-"""What a crash leaves of a disk: a kill all that was written, a power loss what was synced and some of the rest."""
+"""What a crash leaves on a disk: after a kill all writes; after a power loss synced writes and some others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POWER_LOSSES: tuple[Loss, ...] = ("nothing else", "names", "halves", "folders", 
 
 
 def after_kill(base: Tree, ops: Sequence[Op]) -> Tree:
-    """The disk after a kill behind some operations: the system writes what the process has given to it."""
+    """Return the disk after a kill that follows some operations: the system completes the process's writes."""
     tree = base.copy()
     for op in ops:
         tree.apply(op)
@@ -29,10 +29,10 @@ def after_kill(base: Tree, ops: Sequence[Op]) -> Tree:
 
 
 def after_power_loss(base: Tree, ops: Sequence[Op], loss: Loss, seed: int = 0) -> Tree:
-    """The disk after a power loss behind some operations.
+    """Return the disk after a power loss that follows some operations.
 
-    A file's bytes are safe by a sync of the file, and a name by a sync of its folder; a rename is on disk as a whole or
-    not at all. Of the rest any part may be there.
+    Syncing a file saves its bytes, syncing a folder its names; a rename is atomic. Any part of the rest may
+    survive.
     """
     chance = random.Random(f"{seed}/{loss}")
     kept = _synced(ops)
@@ -54,7 +54,7 @@ def after_power_loss(base: Tree, ops: Sequence[Op], loss: Loss, seed: int = 0) -
 
 
 def _synced(ops: Sequence[Op]) -> set[int]:
-    """The places of the operations that a power loss cannot take back."""
+    """Return the positions of the operations that survive a power loss."""
     kept: set[int] = set()
     waiting: dict[int, list[int]] = {}
     for n, op in enumerate(ops):
@@ -88,14 +88,14 @@ def _kept_names(ops: Sequence[Op], names: Sequence[int], loss: Loss, chance: ran
 
 
 def _kept_bytes(changes: Sequence[Op], loss: Loss, chance: random.Random) -> Sequence[Op]:
-    """The changes of one file, in order, up to where the disk came."""
+    """Return the changes of one file, in order, up to where the disk got."""
     if loss in ("nothing else", "names"):
         return ()
     count = len(changes) if loss == "folders" else chance.randint(0, len(changes))
     kept = list(changes[:count])
     if loss == "any" and chance.random() < 0.5:
         return kept
-    # Eight aligned bytes are in one sector, which a disk writes as a whole or not at all.
+    # Eight aligned bytes are in one sector, which a disk writes atomically.
     if kept and kept[-1].kind == "write" and not (len(kept[-1].data) == 8 and kept[-1].at % 8 == 0):
         whole = kept[-1].data
         kept[-1] = kept[-1]._replace(data=whole[: chance.randint(0, len(whole))])

@@ -1,4 +1,4 @@
-"""Crashes of a life at each of its operations, by a kill or a power loss, and whether it comes to its right end."""
+"""Crashes a life after each of its operations, by a kill or a power loss, and checks its final result."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = [
 
 Result = Literal["went on", "refused", "violation"]
 
-# What Spark leaves of a file that never got its name; nobody looks at these.
+# Spark leaves files that were never renamed; nobody reads these.
 _NEVER_READ = re.compile(r"/\.\.?[^/]+\.[0-9a-f-]{36}\.tmp(\.crc)?$")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A life that went well: the disk and the brokers before, the operations, and how far it was."""
+    """A successful life: the disk and the brokers before, the operations, and the progress marks."""
 
     scenario: Scenario
     base: Tree
@@ -46,10 +46,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Crash:
-    """A crash behind so many operations; of a power loss what is left besides what was synced.
+    """A crash after a number of operations; for a power loss also what survives besides synced writes.
 
-    With `stops` the next run is stopped while it starts, and there is more to read in the one after it. With `outlived`
-    workers live on for long enough to commit what they have open at a broker.
+    With `stops` the next run is stopped while it starts, and the one after it has more to read. With
+    `outlived` workers live long enough to commit their open transactions at a broker.
     """
 
     at: int
@@ -67,18 +67,18 @@ class Crash:
 
 @dataclass
 class Outcome:
-    """What came of crashes."""
+    """The result of crashes."""
 
     result: Result
     why: list[str] = field(default_factory=list)
 
 
 class NotRightError(AssertionError):
-    """A life without any crash has not come to its right end."""
+    """A life without any crash gave a wrong result."""
 
 
 def record(life: Life, scenario: Scenario) -> Recorded:
-    """Live a scenario without crashes."""
+    """Run a scenario without crashes, and record it."""
     life.begin(scenario)
     ended = life.live()
     if ended.error is not None:
@@ -90,7 +90,7 @@ def record(life: Life, scenario: Scenario) -> Recorded:
 
 
 def disk_after(recorded: Recorded, crash: Crash) -> Tree:
-    """What a crash leaves."""
+    """Return the disk after a crash."""
     ops = recorded.ops[: crash.at]
     if crash.loss is None:
         return after_kill(recorded.base, ops)
@@ -98,7 +98,7 @@ def disk_after(recorded: Recorded, crash: Crash) -> Tree:
 
 
 def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None) -> Outcome:
-    """Let a recorded life crash, and live on."""
+    """Crash a recorded life, and continue it."""
     tree = disk_after(recorded, crash) if tree is None else tree
     with life.disk.durably():
         tree.put(life.root)
@@ -116,7 +116,7 @@ def crash(life: Life, recorded: Recorded, crash: Crash, tree: Tree | None = None
 
 
 def resumed(scenario: Scenario, mark: tuple[int, int]) -> tuple[int, int]:
-    """Where a scenario continues: behind the last run the job is started once more."""
+    """Return where a scenario continues: after its last run the job is started once more."""
     run, action = mark
     if run < len(scenario.runs):
         return run, action
@@ -124,13 +124,15 @@ def resumed(scenario: Scenario, mark: tuple[int, int]) -> tuple[int, int]:
 
 
 def _left_for_savepoint(scenario: Scenario, run: int, action: int) -> bool:
-    """Whether all of a run has happened, and the next one begins from its savepoint: then it takes nothing more."""
+    """Return whether a run is complete and the next one starts from its savepoint, so that it must take no
+    more input.
+    """
     is_over = action >= len(scenario.runs[run].actions)
     return is_over and run + 1 < len(scenario.runs) and scenario.runs[run + 1].from_savepoint
 
 
 def judge(life: Life, ended: Ended, *, power_failed: bool) -> Outcome:
-    """What is to be said of a life that has ended for good."""
+    """Return what is wrong with a life that has finally ended."""
     if ended.error is not None:
         if not power_failed:
             return Outcome("violation", [f"it ended with {type(ended.error).__name__}: {ended.error}"])
@@ -146,7 +148,7 @@ def judge(life: Life, ended: Ended, *, power_failed: bool) -> Outcome:
 def some(
     recorded: Recorded, losses: Sequence[Loss | None], seed: int, *, stops: bool = False
 ) -> Iterator[Crash]:
-    """All crashes behind each operation, in random order."""
+    """Return all crashes after each operation, in random order."""
     places = [(at, loss) for at in range(len(recorded.ops) + 1) for loss in losses]
     random.Random(seed).shuffle(places)
     for at, loss in places:
@@ -156,7 +158,7 @@ def some(
 def distinct(
     recorded: Recorded, losses: Sequence[Loss | None], step: int = 1, *, stops: bool = False
 ) -> Iterator[tuple[Crash, Tree]]:
-    """The crashes behind each operation that leave a disk, or brokers, which none before has left."""
+    """Return those crashes that leave a disk, or brokers, in a state not seen before."""
     seen: set[tuple[object, int, bytes]] = set()
     for at in range(0, len(recorded.ops) + 1, step):
         marks = [op.note for op in recorded.ops[:at] if op.kind == "mark"]

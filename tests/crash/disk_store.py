@@ -1,4 +1,4 @@
-"""An object store on the recorded disk: each object is a file, whole or not at all, that no crash takes away again."""
+"""An object store on the recorded disk: each object is an atomic file that survives every crash."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DiskStore:
                 (self._folder / name).unlink(missing_ok=True)
 
     def remove_unfinished(self) -> None:
-        """Nothing is left: an object is there whole or not at all."""
+        """Do nothing: objects are atomic."""
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         paths = sorted((self._folder / folder).glob("[!.]*"))

@@ -1,4 +1,6 @@
-"""A disk as data: folders, files and names, and the operations that change them; read from a folder and put back."""
+"""A disk as data: folders, files and names, and the operations that change them; read from a folder and
+written back.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ class Op(NamedTuple):
 
 @dataclass
 class Tree:
-    """What is on a disk: the names in each folder, and the bytes of each file, by their nodes."""
+    """The content of a disk: the names in each folder, and the bytes of each file, by node."""
 
     names: dict[int, dict[str, int]] = field(default_factory=lambda: {ROOT: {}})
     content: dict[int, bytearray] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Tree:
 
     @classmethod
     def read(cls, folder: Path) -> Tree:
-        """What is in a real folder."""
+        """Read a real folder."""
         tree = cls()
         tree._read(folder, ROOT)
         return tree
@@ -78,12 +80,12 @@ class Tree:
                 self.content[new] = bytearray(Path(entry.path).read_bytes())
 
     def copy(self) -> Tree:
-        """The same, to be changed by itself."""
+        """Return an independent copy."""
         names = {node: dict(found) for node, found in self.names.items()}
         return Tree(names, {node: bytearray(data) for node, data in self.content.items()}, self.newest)
 
     def find(self, path: str) -> int | None:
-        """The node that a relative path leads to."""
+        """Return the node at a relative path."""
         node = ROOT
         for part in path.split("/") if path else ():
             found = self.names.get(node, {}).get(part)
@@ -93,7 +95,7 @@ class Tree:
         return node
 
     def apply(self, op: Op) -> None:
-        """Carry out an operation, or as much of it as can be when others before it are missing."""
+        """Carry out an operation, as far as possible when earlier ones are missing."""
         if op.kind == "make" or op.kind == "name":
             self._enter(op.folder, op.name, op)
         elif op.kind == "unname":
@@ -113,13 +115,13 @@ class Tree:
             del data[op.at :]
 
     def _enter(self, folder: int, name: str, op: Op) -> None:
-        # The name may be on disk before what is in it.
+        # The name may be on disk before the content.
         self.be_there(op)
         if folder in self.names:
             self.names[folder][name] = op.node
 
     def be_there(self, op: Op) -> None:
-        """Let the node of an operation exist, though it may not have a name."""
+        """Create the node of an operation if needed, perhaps without a name."""
         self.newest = max(self.newest, op.node)
         if op.is_folder:
             self.names.setdefault(op.node, {})
@@ -127,7 +129,7 @@ class Tree:
             self.content.setdefault(op.node, bytearray())
 
     def put(self, folder: Path) -> None:
-        """Make a real folder hold this and nothing else."""
+        """Make a real folder hold exactly this."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         links: dict[int, str] = {}
@@ -143,7 +145,7 @@ class Tree:
                     file.write(self.content[node])
 
     def paths(self) -> list[tuple[str, int]]:
-        """All that has a name, folders before what is in them."""
+        """Return all paths, folders before their content."""
         found: list[tuple[str, int]] = []
         waiting = [("", ROOT)]
         while waiting:
@@ -155,7 +157,7 @@ class Tree:
         return found
 
     def digest(self, counts: Callable[[str], bool]) -> bytes:
-        """Tells two disks apart by what counts of them."""
+        """Return a digest that distinguishes disks by their relevant content."""
         digest = hashlib.blake2b(digest_size=16)
         for path, node in sorted(self.paths()):
             if counts(path):

@@ -1,4 +1,4 @@
-"""The life of a job: runs and what happens in them, in this process, broken off anywhere and taken up again."""
+"""The life of a job: runs and the actions in them, in this process, interrupted anywhere and resumed."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class Action:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the job: what happens in it, and how it is started.
+    """One run of the job: its actions, and how it is started.
 
-    With `early_stop` it is stopped while it starts. `checkpoint` names its checkpoint; with `from_savepoint` a new one
-    begins from the newest savepoint. `bound` has the topics of streams, or `~` and their patterns, if these are not
-    their names.
+    With `early_stop` it is stopped while it starts. `checkpoint` names its checkpoint; with `from_savepoint`
+    a new one starts from the newest savepoint. `bound` has the topics of streams, or `~` and their patterns,
+    if these are not their names.
     """
 
     actions: tuple[Action, ...] = ()
@@ -90,11 +90,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that happens to a job: its runs, the files that its streams get, and the commands that are sent.
+    """Everything that happens to a job: its runs, the files of its streams, and the commands.
 
-    `topics` names the streams and sinks, also commands, receipts and dead letters, that are topics; `topic_options` is
-    what stands behind the name of each in its URI. Topics of streams have `partitions` to begin with. With `stored`
-    the checkpoints are on an object store.
+    `topics` names the streams and sinks that are topics, including commands, receipts and dead letters;
+    `topic_options` are appended to the URI of each. `partitions` is their initial number for streams. With
+    `stored` the checkpoints are on an object store.
     """
 
     job: CrashJob
@@ -113,20 +113,20 @@ class Scenario:
     stored: bool = False
 
     def is_exactly_once(self, sink: str) -> bool:
-        """Whether a sink has each record once in the end."""
+        """Return whether a sink must have each record once in the end."""
         return sink not in self.topics or "exactly-once" in self.topic_options.get(sink, "")
 
 
 @dataclass
 class Ended:
-    """How a life went on until it ended or was broken off: why, and the summary of the last run."""
+    """How a life ended or was interrupted: why, and the summary of the last run."""
 
     error: BaseException | None = None
     finished: bool = False
 
 
 class Life:
-    """Lives a scenario in a folder. Enter it once; then any number of crashes may be tried."""
+    """Runs a scenario in a folder. Enter it once; then any number of crashes may be tried."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "disk"
@@ -142,7 +142,7 @@ class Life:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self._patch(stack.enter_context)
-            # Only what was patched as a whole stays patched.
+            # Patches that are not per run are kept.
             self._stack = stack.pop_all()
         return self
 
@@ -181,7 +181,7 @@ class Life:
         return StoredCheckpoint(DiskStore(self.disk, self.root / "store"), uri, folder)
 
     def _uuid(self) -> uuid.UUID:
-        # As by chance, but a life that is lived again is the same.
+        # Random, but reproducible.
         self._uuids += 1
         return uuid.UUID(
             bytes=hashlib.blake2b(f"{self.seed}/{self._uuids}".encode(), digest_size=16).digest()
@@ -194,7 +194,7 @@ class Life:
         yield self._spark
 
     def _dump(self, dumps: Any, wanted: Any) -> Any:
-        """The process that makes a dump, which has done so when it is looked at."""
+        """A fake process that makes a dump, and is done when it is polled."""
         return DumpProcess(self._spark, dumps._checkpoint, wanted)
 
     def _receiver(self, node: Any, binding: Any, folder: Path, place: Any) -> Any:
@@ -224,14 +224,14 @@ class Life:
         self.brokers.begin(self.brokers.state)
 
     def go_on(self, tree: Tree | None = None, brokers: Brokers | None = None, after_s: float = 1.0) -> None:
-        """Record anew from what a crash has left, some time after it."""
+        """Record anew from the state after a crash, some time later."""
         self.disk.begin(tree)
         state = self.brokers.state if brokers is None else brokers
         state.pass_time(state.now_s + after_s)
         self.brokers.begin(state)
 
     def live(self, run: int = 0, action: int = 0) -> Ended:
-        """Live on from an action of a run, to the end or until the process dies."""
+        """Continue from an action of a run, to the end or until the process dies."""
         self._begin_process()
         try:
             for number in range(run, len(self.scenario.runs)):
@@ -244,7 +244,7 @@ class Life:
         return Ended(finished=True)
 
     def start_and_stop(self, run: int) -> Ended:
-        """Start a run that is stopped while it starts; then the first stream has more."""
+        """Start a run that is stopped while it starts; then the first stream gets more input."""
         self._begin_process()
         conductor = _Conductor(self, run, len(self.scenario.runs[run].actions))
         conductor.stops = True
@@ -256,7 +256,7 @@ class Life:
         return Ended(finished=True)
 
     def _begin_process(self) -> None:
-        """Nothing is left of the process before."""
+        """Forget everything of the previous process."""
         self.disk.end_process()
         forget_workers()
         RECEIVERS.clear()
@@ -264,7 +264,7 @@ class Life:
         self.attempt += 1
 
     def settings(self, run: Run) -> RunSettings:
-        """The settings of a run."""
+        """Return the settings of a run."""
         scenario, root = self.scenario, self.root
         bindings = {}
         for stream in scenario.job.streams:
@@ -312,7 +312,7 @@ class Life:
 
     @property
     def query(self) -> ModelQuery:
-        """The query that runs."""
+        """Return the running query."""
         found = self._spark.query
         assert found is not None
         return found
@@ -342,7 +342,7 @@ class Life:
             self._give(self._command_folder, f"{there:04}.jsonl", [command])
 
     def grow(self, action: Action) -> None:
-        """Give a topic more partitions."""
+        """Add partitions to a topic."""
         self.brokers.do_durably(Change("grow", action.stream or "readings", count=action.partitions))
 
     def appear(self, action: Action) -> None:
@@ -372,12 +372,12 @@ class Life:
         with self.disk.durably():
             new = folder / f".{name}.new"
             new.write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-            # By the clock, two files of one moment could not be told apart.
+            # Real file times could be equal for two files.
             os.utime(new, ns=(10**18, 10**18))
             new.rename(folder / name)
 
     def post(self, run: int, action: Action) -> str:
-        """Ask the running job for something; gives the id of the request."""
+        """Send the running job a request; return its id."""
         checkpoint = self.root / self.scenario.runs[run].checkpoint
         if action.kind == "rescale":
             request = new_request("rescale", parallelism=action.parallelism, by="tester")
@@ -397,7 +397,7 @@ class Life:
         return request.id
 
     def answered(self, run: int, request: str) -> bool:
-        """Whether a request has its answer."""
+        """Return whether a request has its answer."""
         return answer_to(self.root / self.scenario.runs[run].checkpoint, request) is not None
 
 
@@ -406,7 +406,7 @@ def _number_of(path: Path) -> tuple[str, str]:
 
 
 class _Conductor(threading.Event):
-    """What stops a run; when the run waits for it, the next thing happens."""
+    """Stops a run; whenever the run waits for it, the next action happens."""
 
     def __init__(self, life: Life, run: int, action: int) -> None:
         super().__init__()
@@ -420,7 +420,7 @@ class _Conductor(threading.Event):
         return self.stops
 
     def wait(self, timeout: float | None = None) -> bool:
-        """A moment passes."""
+        """Let a moment pass."""
         self._ticks += 1
         if self._ticks > _MAX_TICKS:
             raise AssertionError("the run does not end")
@@ -467,7 +467,7 @@ class _Conductor(threading.Event):
         self._life.disk.mark((self._run, self._next))
 
     def _end(self) -> None:
-        """Nothing more happens: what is there is processed, and an unbounded run is stopped then."""
+        """End the actions: remaining input is processed, and an unbounded run is then stopped."""
         query = self._life.query
         before = query._told[-1:] if query.isActive else None
         query.trigger()
@@ -475,7 +475,7 @@ class _Conductor(threading.Event):
             self.stops = True
 
     def do_rest(self) -> None:
-        """What a run that has ended sooner has left undone, so that nothing is missing."""
+        """Do what an interrupted run has left undone, so that no input is missing."""
         if self._request is not None:
             self._check_savepoint(self._actions[self._next])
             self._request = None
@@ -492,7 +492,7 @@ class _Conductor(threading.Event):
             self._done()
 
     def _check_savepoint(self, action: Action) -> None:
-        """No run continues without the savepoint that was requested."""
+        """Check that no run continues without the requested savepoint."""
         if action.savepoint and self._request is not None:
             answer = answer_to(
                 self._life.root / self._life.scenario.runs[self._run].checkpoint, self._request

@@ -1,4 +1,4 @@
-"""A receiver in the place of a socket or a broker: it takes a folder's files, in order, into the journal."""
+"""A receiver that replaces a socket or a broker: it journals a folder's files in order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["JournaledReceiver"]
 
 
 class JournaledReceiver:
-    """Journals the records of files, each with its place as a note, and after a start continues after the newest note.
+    """Journals the records of files, each with its position as a note, and continues after the newest note at
+    a start.
 
-    A file is journaled whole, and then acknowledged: whoever gave it does not give it again.
+    A file is journaled whole, and then acknowledged: its sender does not send it again.
     """
 
     error = None
@@ -38,7 +39,7 @@ class JournaledReceiver:
         self.receive()
 
     def receive(self) -> None:
-        """Journal what has come."""
+        """Journal the new files."""
         for path in sorted(self._given.glob("[0-9]*.jsonl")):
             number = int(path.stem)
             if number >= self._next:

@@ -1,4 +1,4 @@
-"""What must be there when a life has ended: outputs, receipts, dead letters and state, against a plain fold."""
+"""Checks the end of a life: outputs, receipts, dead letters and state must equal a model's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REMEDIES = (
 
 
 def refusal_fault(error: BaseException) -> str | None:
-    """What is wrong with an error that ended a run after a power loss; None for a refusal with a remedy."""
+    """Return what is wrong with an error that ended a run after a power loss; None for a refusal with a remedy."""
     if not isinstance(error, CheckpointError):
         return f"it ended with {type(error).__name__}: {error}"
     if not any(remedy in str(error) for remedy in _REMEDIES):
@@ -48,7 +48,7 @@ def refusal_fault(error: BaseException) -> str | None:
 
 
 def violations(life: Life) -> list[str]:
-    """What is not as it must be, in sentences."""
+    """Return all violations, as sentences."""
     scenario = life.scenario
     adjusted: dict[str, int] = collections.defaultdict(int)
     for command in scenario.commands:
@@ -56,7 +56,7 @@ def violations(life: Life) -> list[str]:
             for key in command["target"]["keys"]:
                 adjusted[key] += command["payload"]
     expected = scenario.job.expected(scenario.feed, adjusted)
-    # Whatever transaction a killed process has left open has ended by then.
+    # By then every open transaction of a killed process has timed out.
     life.brokers.sleep(_LONG_S)
     found: list[str] = []
     for sink, rows in expected.in_order.items():
@@ -82,7 +82,7 @@ def violations(life: Life) -> list[str]:
 
 
 def _rows(life: Life, sink: str, form: str | None = None) -> list[dict[str, Any]]:
-    """All records that a folder got, in the order of its files."""
+    """Return all records in a folder, in order of its files."""
     if sink in life.scenario.topics:
         return _messages(life, sink)
     form = form or life.scenario.form
@@ -105,7 +105,7 @@ def _rows(life: Life, sink: str, form: str | None = None) -> list[dict[str, Any]
 
 
 def _dead_letters(life: Life) -> list[Any]:
-    """The dead letters, each once where its topic may have it more often."""
+    """Return the dead letters, deduplicated where their topic may repeat them."""
     rows = _rows(life, "dead-letters", "jsonl")
     if life.scenario.is_exactly_once("dead-letters"):
         return rows
@@ -113,7 +113,7 @@ def _dead_letters(life: Life) -> list[Any]:
 
 
 def _messages(life: Life, topic: str) -> list[dict[str, Any]]:
-    """What a reader of committed messages finds in a topic."""
+    """Return what a read_committed consumer finds in a topic."""
     state = life.brokers.state
     return [
         json.loads(value)
@@ -158,7 +158,7 @@ def _minute(text: Any) -> str:
 
 
 def _receipt_differences(life: Life) -> list[str]:
-    """Each command has each of its receipts once."""
+    """Check that each command has each of its receipts once."""
     told: dict[str, list[str]] = collections.defaultdict(list)
     for checkpoint in {run.checkpoint for run in life.scenario.runs}:
         for path in sorted((life.root / checkpoint / "receipts").glob("*.jsonl")):
@@ -185,7 +185,7 @@ def _untold(life: Life, where: str, told: dict[str, list[str]]) -> list[str]:
 
 
 def _state(life: Life) -> dict[str, dict[Any, Any]]:
-    """What the steps hold after the last micro-batch, by step and state."""
+    """Return the state after the last micro-batch, by step and state name."""
     checkpoint = Checkpoint(life.root / life.scenario.runs[-1].checkpoint)
     newest = max(batch_numbers(checkpoint.spark_folder / "commits"), default=-1)
     state = read_described(checkpoint.folder)

@@ -1,4 +1,4 @@
-"""Faults that are planted into penstock's code, to see that the simulator finds each: a piece of source is replaced."""
+"""Faults planted into penstock's code, to verify that the simulator finds each: a piece of source is replaced."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["PLANTED", "PlantedFault"]
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A fault: in which function which pieces of source are replaced, and the kind of runs that must show it.
+    """A fault: the function, the replaced pieces of source, and the kind of runs that must reveal it.
 
-    With `stops` the run behind each crash is stopped while it starts.
+    With `stops` the run after each crash is stopped while it starts.
     """
 
     what: str
@@ -43,7 +43,7 @@ class PlantedFault:
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
-        """Let the code have the fault."""
+        """Plant the fault while the block runs."""
         real: Callable[..., Any] = inspect.getattr_static(self.owner, self.function)
         source = textwrap.dedent(inspect.getsource(real))
         for old, new in self.edits:

@@ -1,4 +1,4 @@
-"""Brokers that record: each change is an operation of the disk's list, and requests may meet a bad time."""
+"""Brokers that record: each change is an operation in the disk's list, and requests may meet faults."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["RecordingBrokers", "Refusal", "RefusalKind", "Wish", "brokers_after"
 
 RefusalKind = Literal["away", "moving", "answer lost", "request lost", "fenced"]
 
-# What a request takes when all is well.
+# The time of an undisturbed request.
 _REQUEST_S = 0.001
 
 
 @dataclass
 class Refusal:
-    """A bad time of the brokers, from their request number `at` on.
+    """A fault of the brokers, from their request number `at` on.
 
-    `away` for so many seconds nobody answers; `moving` the coordinators of transactions and groups do not. Once,
-    `answer lost` carries a change out and `request lost` does not, and nobody hears of it in time; `fenced` lets
-    another producer take over the transactional id before the change.
+    `away`: nobody answers for some seconds; `moving`: the coordinators of transactions and groups do not.
+    Once only: `answer lost` carries a change out and `request lost` does not, and the client times out;
+    `fenced` lets another producer take over the transactional id before the change.
     """
 
     kind: RefusalKind
@@ -44,7 +44,7 @@ Wish = Literal["waits", "at once"]
 
 
 class RecordingBrokers:
-    """What clients talk to. Time passes by requests that wait, and by `sleep`."""
+    """The brokers that clients talk to. Time passes by waiting requests, and by `sleep`."""
 
     def __init__(self, disk: RecordingDisk) -> None:
         self._disk = disk
@@ -54,16 +54,16 @@ class RecordingBrokers:
         self.requests = 0
 
     def begin(self, state: Brokers) -> None:
-        """Record anew, from what the brokers hold now."""
+        """Record anew, from the brokers' present state."""
         self.state = state
         self.base = state.copy()
 
     def forget(self) -> None:
-        """Begin with brokers that are well and hold nothing."""
+        """Start with healthy, empty brokers."""
         self.refusals, self.requests = [], 0
         self.begin(Brokers())
 
-    # What stands for the module `time`.
+    # Stands for the module `time`.
 
     def monotonic(self) -> float:
         return self.state.now_s
@@ -72,7 +72,7 @@ class RecordingBrokers:
         self.state.pass_time(self.state.now_s + seconds)
 
     def ask(self, timeout_s: float, *, coordinator: Wish | None = None) -> None:
-        """A request that changes nothing; it waits for the answer, and raises KafkaException when there is none."""
+        """Make a request that changes nothing; raise KafkaException if it gets no answer."""
         self._disk._check()
         self.requests += 1
         self.sleep(_REQUEST_S)
@@ -94,7 +94,7 @@ class RecordingBrokers:
         raise failed(code, "the brokers do not answer")
 
     def _refusal(self) -> Refusal | None:
-        """The bad time in which a request comes that is no change."""
+        """Return the fault that a read request meets."""
         for refusal in self.refusals:
             if refusal.kind not in ("away", "moving") or refusal.at > self.requests:
                 continue
@@ -105,7 +105,7 @@ class RecordingBrokers:
         return None
 
     def change(self, change: Change, timeout_s: float, *, coordinator: Wish | None = None) -> None:
-        """A request for a change. Raises KafkaException when it is refused, or nobody hears what became of it."""
+        """Request a change; raise KafkaException if it is refused, or its outcome is unknown."""
         self.ask(timeout_s, coordinator=coordinator)
         one = self._one_time(change)
         if one == "fenced":
@@ -116,7 +116,7 @@ class RecordingBrokers:
             raise failed(KafkaError._TIMED_OUT, "no answer in time")
         self._do(change)
         if one == "answer lost" and (timeout_s or change.kind != "append"):
-            # Messages are sent again, and the brokers know their numbers; so those are there once.
+            # Messages are retried and deduplicated by sequence number, so they are there once.
             self.sleep(timeout_s)
             raise failed(KafkaError._TIMED_OUT, "no answer in time")
 
@@ -137,13 +137,13 @@ class RecordingBrokers:
         self.state.apply(change)
 
     def do_durably(self, change: Change) -> None:
-        """A change by somebody else, who has all the time that it takes."""
+        """Make a change by an outsider, who is never interrupted."""
         with self._disk.durably():
             self._do(change)
 
 
 def brokers_after(base: Brokers, ops: Sequence[Op], at: int, *, outlived: bool = False) -> Brokers:
-    """What brokers hold behind the first operations; `outlived` by workers that finish their transactions."""
+    """Return the brokers after the first operations; `outlived` by workers that finish their transactions."""
     state = base.copy()
     for op in ops[:at]:
         if op.kind == "broker":

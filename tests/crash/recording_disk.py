@@ -1,4 +1,6 @@
-"""A disk that records: every operation of this process on the files under one folder, and faults at any of them."""
+"""A disk that records every file operation of this process below one folder, and can inject a fault at any of
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,15 @@ __all__ = ["Died", "RecordingDisk"]
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
-class Died(BaseException):  # nothing that handles errors may catch it
+class Died(BaseException):  # no error handler may catch it
     """The process was killed."""
 
 
 class RecordingDisk:
-    """The files under a folder, which other code uses as ever while this is entered.
+    """The files below a folder, which other code uses normally while this is entered.
 
-    `before` is called with each operation before it is carried out, and may raise OSError as a disk does, or Died. Once
-    it has raised Died, nothing that the code still does on its way out reaches the disk.
+    `before` is called before each operation, and may raise OSError as a disk does, or Died. Once it has
+    raised Died, nothing that the code does while unwinding reaches the disk.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,7 +47,7 @@ class RecordingDisk:
         self._saved: list[tuple[Any, str, Any]] = []
 
     def begin(self, tree: Tree | None = None) -> None:
-        """Record anew, from what is on the disk now, which may be known."""
+        """Record anew, from the disk's present content, which may be passed in."""
         self.tree = Tree.read(self.root) if tree is None else tree
         self.base = self.tree.copy()
         self.ops = []
@@ -53,12 +55,12 @@ class RecordingDisk:
         self._open_files = {}
 
     def mark(self, note: Any) -> None:
-        """Take note of how far the scenario is."""
+        """Record the scenario's progress."""
         self._record(Op("mark", note=note))
 
     @contextlib.contextmanager
     def durably(self) -> Iterator[None]:
-        """What is done meanwhile is there after a power loss, and meets no faults."""
+        """Make operations survive a power loss, without faults."""
         self._check()
         self._durable = True
         try:
@@ -83,7 +85,7 @@ class RecordingDisk:
         if self.is_dead:
             raise Died
 
-    # What the code calls, in place of the functions of Python.
+    # Replacements of Python's functions.
 
     def __enter__(self) -> Self:
         for name in (
@@ -106,7 +108,7 @@ class RecordingDisk:
         self._replace(os, "remove", self._os_unlink)
         self._replace(builtins, "open", self._file)
         self._replace(io, "open", self._file)
-        # The quick way goes by open folders, which would have to be followed.
+        # The fast implementation uses open folders, which would have to be tracked.
         self._replace(shutil, "_use_fd_functions", False)
         self._replace(pq, "ParquetWriter", self._parquet_writer())
         self.begin()
@@ -127,7 +129,7 @@ class RecordingDisk:
         disk, real = self, pq.ParquetWriter
 
         class Writer(real):  # type: ignore[misc, valid-type]
-            """Writes through a file of Python's, so that it is seen."""
+            """Writes through a Python file, so that writes are recorded."""
 
             def __init__(self, where: Any, *args: Any, **more: Any) -> None:
                 self._own: Any = None
@@ -143,7 +145,7 @@ class RecordingDisk:
         return Writer
 
     def _relative(self, path: Any) -> str | None:
-        """The path below the folder, None of what is elsewhere."""
+        """Return the path below the folder, or None outside it."""
         if not isinstance(path, str | bytes | os.PathLike):
             return None
         text = os.fsdecode(path)
@@ -154,7 +156,7 @@ class RecordingDisk:
         return "" if f"{text}/" == self._root else None
 
     def _place(self, path: str) -> tuple[int, str] | None:
-        """The folder's node and the name of a relative path."""
+        """Return the folder's node and the name of a relative path."""
         folder, _, name = path.rpartition("/")
         node = self.tree.find(folder)
         return None if node is None else (node, name)
@@ -167,7 +169,7 @@ class RecordingDisk:
         return Op("make", self.tree.newest, *place, is_folder=is_folder, path=path)
 
     def _do(self, op: Op) -> None:
-        """Record an operation, and follow it."""
+        """Record an operation, and apply it to the tree."""
         self._record(op)
         self.tree.apply(self.ops[-1])
 
@@ -198,7 +200,7 @@ class RecordingDisk:
         return file
 
     def _check_faults(self, op: Op) -> None:
-        """As the disk would answer, before the operation is carried out."""
+        """Raise the fault that the disk has at this operation, before it is carried out."""
         if not self._durable:
             self._check()
             if self.before is not None:
@@ -213,11 +215,11 @@ class RecordingDisk:
         self.tree.apply(op)
 
     def sync_all(self, _: Path) -> None:
-        """In place of `durable.sync_file_system`."""
+        """Replace `durable.sync_file_system`."""
         self._record(Op("sync all"))
 
     def end_process(self) -> None:
-        """Close what a process that has died has left open, as the system does; its locks go with that."""
+        """Close the files that a dead process has left open, which releases its locks."""
         for file in list(self._descriptors):
             self._os_close(file)
 
@@ -339,7 +341,7 @@ class RecordingDisk:
         closefd: bool = True,  # as open
         opener: Any = None,
     ) -> Any:
-        """As open, for files that are followed."""
+        """Open a recorded file."""
         relative = self._relative(file)
         if relative is None or opener is not None:
             return _real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
@@ -369,7 +371,7 @@ class _File(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         if self._disk.is_dead:
-            # Nobody is there any more to whom it could be said, least of all a file that is being forgotten.
+            # Nobody is left who could handle an error, least of all for a file being garbage collected.
             return len(data)
         self._disk._written(self.fileno(), None, data)
         return super().write(data)

@@ -1,4 +1,4 @@
-"""Live one random schedule again and tell what happens: python tests/crash/replay.py SEED [--ops]."""
+"""Runs one random schedule again and prints what happens: python tests/crash/replay.py SEED [--ops]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedules import live_schedule, schedule
 
 
 def main() -> int:
-    """Print the schedule, what happened in it, and what came of it."""
+    """Print the schedule, its events, and its result."""
     wanted = schedule(int(sys.argv[1]))
     print(f"job {wanted.scenario.job.name}, {wanted.scenario.parallelism} tasks, {wanted.scenario.form}")
     for number, run in enumerate(wanted.scenario.runs):

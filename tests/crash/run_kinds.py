@@ -1,4 +1,4 @@
-"""Kinds of runs: jobs, sources and sinks, and what happens to them meanwhile. `topic_kinds` has those with topics."""
+"""Kinds of runs: jobs, sources, sinks and actions. `topic_kinds` has those with topics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LATE_STOP = Action("stop", late=True)
 
 
 def readings(files: Sequence[int], *, bad: int | None = None) -> list[list[Row]]:
-    """So many records in each file; the record `bad` cannot be processed."""
+    """Return this many records for each file; the record `bad` cannot be processed."""
     found: list[list[Row]] = []
     number = 0
     for count in files:
@@ -47,7 +47,7 @@ def readings(files: Sequence[int], *, bad: int | None = None) -> list[list[Row]]
 
 
 def adjustments(count: int) -> tuple[Row, ...]:
-    """Commands that add to some rooms."""
+    """Return commands that add to some rooms."""
     return tuple(
         {
             "id": f"c{n}",
@@ -68,7 +68,7 @@ def _pause(kind: str, number: int) -> Row:
 
 
 def _dump(number: int) -> Row:
-    # The place is filled in when the scenario is told, since it depends on the folder.
+    # The place depends on the folder, so it is filled in when the scenario runs.
     return {
         "id": f"dump{number}",
         "kind": "dump-state",
@@ -86,12 +86,12 @@ def make_story(
     bad: int | None = None,
     **more: Any,
 ) -> Scenario:
-    """A scenario of a job whose readings come in files of so many records."""
+    """Return a scenario of a job whose input files have this many records."""
     return Scenario(JOBS[job], runs, {"readings": readings(files, bad=bad), **(feed or {})}, commands, **more)
 
 
 def make_run(*actions: Action, **more: Any) -> Run:
-    """A run in which this happens."""
+    """Return a run with these actions."""
     return Run(actions, **more)
 
 

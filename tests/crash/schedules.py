@@ -1,4 +1,6 @@
-"""Random schedules: a scenario with crashes and faults of disk and brokers, made from a seed and run to its end."""
+"""Random schedules: a scenario with crashes and faults of disk and brokers, generated from a seed and run to
+its end.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,16 @@ __all__ = ["Schedule", "Told", "live_schedule", "schedule"]
 
 _MAX_STARTS = 12
 _WITH_TOPICS = 0.3
-# As a restart strategy waits longer for what does not get better.
+# Like a restart strategy with growing delays.
 _REFUSED_REST_S = 15.0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one process: it dies behind so many operations, or its disk has a bad time from there on.
+    """A fault of one process: it dies after a number of operations, or its disk fails from there on.
 
-    `loss` is what a power loss leaves, None for a kill. `code` is the error of the disk, for `count` operations.
+    `loss` is what a power loss leaves, None for a kill. `code` is the error of the disk, for `count`
+    operations.
     """
 
     at: int
@@ -43,7 +46,7 @@ class Fault:
 
     @property
     def kind(self) -> str:
-        """What it counts as."""
+        """Return the category under which it is counted."""
         if self.code is not None:
             return "full disk" if self.code == errno.ENOSPC else "I/O error"
         return "kill" if self.loss is None else "power loss"
@@ -57,10 +60,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A scenario, and the fault of each process that lives it; those behind have none.
+    """A scenario, and the fault of each process in it; later processes have none.
 
-    `refusals` are what happens at the brokers, whichever process lives then; `rest_s` is how long it takes until the
-    job is started again.
+    `refusals` are the faults of the brokers, whichever process runs then; `rest_s` is the delay before the
+    job is restarted.
     """
 
     seed: int
@@ -72,7 +75,7 @@ class Schedule:
 
 @dataclass
 class Told:
-    """What came of a schedule: which faults there were, and in which order things happened."""
+    """The result of a schedule: its faults, and the order of events."""
 
     outcome: Outcome
     faults: Counter[str] = field(default_factory=Counter)
@@ -80,11 +83,11 @@ class Told:
 
 
 def schedule(seed: int, *, power: bool = True) -> Schedule:
-    """The schedule of a seed; without `power` it has no power losses."""
+    """Return the schedule of a seed; without `power` it has no power losses."""
     chance = random.Random(seed)
     scenario = _scenario(chance)
     faults = tuple(_fault(chance, power=power) for _ in range(chance.choice((1, 1, 2, 2, 3))))
-    # Chances of their own, so that the other schedules stay what they are.
+    # A separate random generator, so that the other schedules do not change.
     own = random.Random(f"{seed}/brokers")
     if own.random() >= _WITH_TOPICS:
         return Schedule(seed, scenario, faults)
@@ -94,7 +97,7 @@ def schedule(seed: int, *, power: bool = True) -> Schedule:
 
 
 def _on_topics(own: random.Random, scenario: Scenario) -> Scenario:
-    """The scenario with topics in the place of some folders."""
+    """Return the scenario with topics in place of some folders."""
     job = scenario.job
     able = [*job.streams, *job.sinks]
     if job.name == "counts":
@@ -185,7 +188,7 @@ def _scenario(chance: random.Random) -> Scenario:
 
 
 def _cut(chance: random.Random, actions: list[Action]) -> list[Run]:
-    """The actions over some runs, which are stopped in one way or the other."""
+    """Divide the actions among some runs, which are stopped in various ways."""
     runs: list[Run] = []
     while actions:
         count = chance.randint(1, len(actions))
@@ -198,7 +201,7 @@ def _cut(chance: random.Random, actions: list[Action]) -> list[Run]:
 
 
 def live_schedule(life: Life, wanted: Schedule) -> Told:
-    """Live a schedule to its end, and judge what is there then."""
+    """Run a schedule to its end, and check the final result."""
     life.seed = wanted.seed
     life.begin(wanted.scenario)
     life.brokers.refusals = [replace(refusal) for refusal in wanted.refusals]
@@ -240,7 +243,7 @@ def live_schedule(life: Life, wanted: Schedule) -> Told:
                     tree.put(life.root)
             life.go_on(tree, after_s=wanted.rest_s)
         elif met.met and fault is not None and fault.code is not None and _may_be(ended.error):
-            # Whoever looks after the job starts it again.
+            # The supervisor restarts the job.
             life.go_on(after_s=wanted.rest_s)
         elif was_refused and isinstance(ended.error, PenstockError) and fault_of(ended.error) != "user":
             life.go_on(after_s=max(wanted.rest_s, _REFUSED_REST_S))
@@ -252,17 +255,17 @@ def live_schedule(life: Life, wanted: Schedule) -> Told:
 
 
 def _refused(life: Life) -> int:
-    """How often brokers have refused."""
+    """Return how often brokers have refused."""
     return sum(refusal.met for refusal in life.brokers.refusals)
 
 
 def _may_be(error: BaseException | None) -> bool:
-    """Whether a run may end so when its disk has a bad time."""
+    """Return whether a run may end so when its disk fails."""
     return isinstance(error, PenstockError | OSError)
 
 
 class _Faults:
-    """What the disk answers to the operations of one process."""
+    """The disk's answers to the operations of one process."""
 
     def __init__(self, fault: Fault | None) -> None:
         self._fault = fault

@@ -33,12 +33,14 @@ _SUM_BYTES = 512
 
 
 def write_spark_file(path: Path, data: bytes, *, overwrites: bool = True) -> None:
-    """Write a file as Spark's file manager: under another name, with the sums of Hadoop beside it, then two renames."""
+    """Write a file as Spark's file manager does: temporary names, Hadoop's checksums beside it, then two
+    renames.
+    """
     Upload(path, data).finish(overwrites=overwrites)
 
 
 class Upload:
-    """A file that has its bytes, and not yet its name."""
+    """A file with content, but without its final name."""
 
     def __init__(self, path: Path, data: bytes, *, has_sums: bool = True) -> None:
         self._path = path
@@ -55,7 +57,7 @@ class Upload:
             sums.write(_sums(data))
 
     def finish(self, *, overwrites: bool = True) -> None:
-        """Give it its name."""
+        """Rename it to its final name."""
         if not overwrites and self._path.exists():
             raise PySparkException(f"[CONCURRENT_STREAM_LOG_UPDATE] {self._path} exists")
         self._new.rename(self._path)
@@ -73,7 +75,7 @@ def _sums(data: bytes) -> bytes:
 
 
 def read_spark_file(path: Path) -> bytes:
-    """The bytes of a file, which must fit the sums beside it; sums that are not there, or cut at once, are left out."""
+    """Return the bytes of a file, which must match its checksums; missing or empty checksums are ignored."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -101,11 +103,11 @@ class SparkLogFolder:
 
     @property
     def newest(self) -> int:
-        """The newest micro-batch, -1 without one."""
+        """Return the newest micro-batch, -1 without one."""
         return max(batch_numbers(self.folder), default=-1)
 
     def read(self, batch: int) -> list[str]:
-        """The lines of a file, behind its version. Raises PySparkException as Spark does for one that is damaged."""
+        """Return the lines after a file's version. Raises PySparkException for a damaged file, as Spark does."""
         path = self.folder / str(batch)
         lines = read_spark_file(path).decode().splitlines()
         if not lines or not lines[0].startswith("v"):
@@ -113,7 +115,7 @@ class SparkLogFolder:
         return lines[1:]
 
     def add(self, batch: int, lines: Iterable[str]) -> None:
-        """Write the file of a micro-batch, which must not be there."""
+        """Write the file of a micro-batch, which must not exist."""
         write_spark_file(self.folder / str(batch), "\n".join(lines).encode(), overwrites=False)
 
     def purge(self, before: int) -> None:
@@ -124,7 +126,7 @@ class SparkLogFolder:
 
 
 def write_description(folder: Path, operator: int, partitions: int, nodes: list[str]) -> None:
-    """Write what an operator is, as Spark does before its first micro-batch."""
+    """Write an operator's metadata, as Spark does before its first micro-batch."""
     place = folder / "state" / str(operator)
     for path in (place / "_metadata", place / "0" / "_metadata", place / "_stateSchema" / "default"):
         path.mkdir(parents=True, exist_ok=True)
@@ -160,7 +162,7 @@ _Changes = list[tuple[str, str, bytes | None]]
 
 
 def _snapshot(path: Path) -> State:
-    """The state of a snapshot. Raises what Spark takes for one that is damaged or missing."""
+    """Return the state of a snapshot. Raises Spark's errors for a damaged or missing one."""
     with zipfile.ZipFile(io.BytesIO(read_spark_file(path))) as archive:
         held = msgspec.msgpack.decode(archive.read("state"))
     return {(node, entry): data for node, entry, data in held}
@@ -173,7 +175,7 @@ class StateFolder:
         self._folder = folder
 
     def load(self, version: int, unique_id: str | None) -> State:
-        """The state of a version: the newest snapshot that can be read, and the changes behind it."""
+        """Return the state of a version: the newest readable snapshot, and the changes after it."""
         if version == 0 or unique_id is None:
             return {}
         try:
@@ -190,7 +192,7 @@ class StateFolder:
         for number in range(version, 0, -1):
             name = f"{number}_{ids[number]}"
             snapshot = self._folder / f"{name}.zip"
-            # As Spark does, it goes back to an older one where a snapshot is damaged.
+            # Like Spark, it falls back to an older snapshot if one is damaged.
             with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile, PySparkException):
                 state = _snapshot(snapshot)
                 break
@@ -208,7 +210,7 @@ class StateFolder:
         return state
 
     def store(self, version: int, lineage: dict[int, str], state: State, changes: _Changes) -> str:
-        """Write a version, of which the ones before have those ids; gives its own."""
+        """Write a version, given the ids of earlier ones; return its own."""
         self._folder.mkdir(exist_ok=True)
         unique_id = str(uuid.uuid4())
         name = f"{version}_{unique_id}"
@@ -234,7 +236,7 @@ class StateFolder:
         ]
 
     def clean(self, oldest: int) -> None:
-        """Delete what no version from one on needs."""
+        """Delete files that are not needed from one version on."""
         numbers = {path: int(path.name.split("_")[0]) for path in self._folder.glob("[0-9]*_*")}
         bases = [n for path, n in numbers.items() if path.suffix == ".zip" and n <= oldest]
         for path, number in sorted(numbers.items()):

@@ -49,7 +49,7 @@ class _ReportRow(NamedTuple):
 
 
 class _Task:
-    """What a task may know of itself, as Spark's TaskContext."""
+    """A task's view of itself, like Spark's TaskContext."""
 
     def __init__(self, batch: int, partition: int, attempt: int) -> None:
         self._known = batch, partition, attempt
@@ -89,7 +89,7 @@ class ModelSpark:
     def set_retained(self, batches: int) -> None:
         self.settings["retained"] = str(batches)
 
-    # What penstock calls.
+    # Called by penstock.
     conf = property(lambda self: self)
     sparkContext = property(lambda self: self)
     dataSource = property(lambda self: self)
@@ -112,7 +112,7 @@ class ModelSpark:
         return self
 
     def load(self) -> Any:
-        """The reader of a source, in a copy of its log, as Spark's planner has it."""
+        """Return the reader of a source, with a copy of its log, as Spark's planner has it."""
         kind = self._sources[self._name]
         reader = kind(options={}).streamReader(None)
         reader._log = pickle.loads(pickle.dumps(reader._log))
@@ -124,12 +124,12 @@ class ModelSpark:
 
 
 def model_compile(spark: ModelSpark, query: Query) -> _Stream:
-    """In place of what compiles a query for Spark."""
+    """Replaces the compiler of a query for Spark."""
     return _Stream(spark, query)
 
 
 class _Stream:
-    """The way from a compiled query to one that runs."""
+    """The step from a compiled query to a running one."""
 
     def __init__(self, spark: ModelSpark, query: Query) -> None:
         self._spark, self._query = spark, query
@@ -158,7 +158,7 @@ class _Stream:
 
 
 class _Told(NamedTuple):
-    """The progress of a micro-batch, as Spark's Java object."""
+    """The progress of a micro-batch, like Spark's Java object."""
 
     number: int
     at: str
@@ -175,7 +175,7 @@ class _Told(NamedTuple):
 
 
 class ModelQuery:
-    """A query that runs. `trigger` does what Spark would do until its next look at the sources."""
+    """A running query. `trigger` does what Spark does until it next looks at the sources."""
 
     def __init__(
         self, spark: ModelSpark, query: Query, on_batch: Callable[[Any, int], None], *, is_bounded: bool
@@ -192,7 +192,7 @@ class ModelQuery:
         self._sources = [_packed_rows(spark, source, query) for source in query.sources]  # type: ignore[arg-type]
         self._levels = [[node.id for node in level] for level in query.plan.levels()]
 
-    # What penstock calls.
+    # Called by penstock.
     _jsq = property(lambda self: self)
 
     def lastProgress(self) -> _Told | None:
@@ -203,7 +203,7 @@ class ModelQuery:
 
     @property
     def status(self) -> dict[str, bool]:
-        """Between two micro-batches nothing is under way, but one may just have been planned."""
+        """Between two micro-batches nothing is running, but one may just have been planned."""
         if self.refuses_on_stop and self.isActive:
             self.refuses_on_stop = False
             self.trigger()
@@ -219,17 +219,17 @@ class ModelQuery:
         if self._failure is not None:
             raise self._failure
 
-    # What the model does.
+    # The model's own part.
 
     def trigger(self) -> None:
-        """Look at the sources, and run a micro-batch when there is anything new."""
+        """Look at the sources, and run a micro-batch if there is new data."""
         if not self.isActive:
             return
         self._spark.brokers.sleep(_BETWEEN_LOOKS_S)
         try:
             if not self._step() and self._bounded:
                 self.isActive = False
-        except Exception as e:  # whatever the query raises ends it
+        except Exception as e:  # any error that the query raises ends it
             text = "".join(traceback.format_exception(e))
             self._failure = StreamingQueryException(message=f"[STREAM_FAILED] {e}\n{text}")
             self.isActive = False
@@ -247,7 +247,7 @@ class ModelQuery:
         return True
 
     def _recover(self) -> None:
-        """Find where to continue: behind the newest micro-batch, or within it when it has no commit."""
+        """Find the restart position: after the newest micro-batch, or within it when it has no commit."""
         folder = self._folder
         self._offsets, self._commits = SparkLogFolder(folder / "offsets"), SparkLogFolder(folder / "commits")
         metadata = folder / "metadata"
@@ -270,7 +270,7 @@ class ModelQuery:
             self._start = (
                 [s.initialOffset() for s in self._sources] if first else self._read_offsets(self._batch - 1)
             )
-        # Last, since a replay has the time of its own plan.
+        # Last, since a replay has the time of its original plan.
         self._end = self._read_offsets(self._batch)
         if not self._planned:
             self._start = self._end
@@ -283,7 +283,7 @@ class ModelQuery:
         return [json.loads(end) for end in ends]
 
     def _plan(self) -> bool:
-        """Plan the next micro-batch, if there is anything for it."""
+        """Plan the next micro-batch, if there is data for it."""
         limit = ReadMaxRows(1)
         ends = [s.latestOffset(at, limit) for s, at in zip(self._sources, self._start, strict=True)]
         if all(_is_same(end, at) for end, at in zip(ends, self._start, strict=True)):
@@ -313,7 +313,7 @@ class ModelQuery:
                 StateFolder(self._folder / "state" / str(operator) / str(partition)).clean(before + 1)
 
     def _run(self) -> None:
-        """Run the micro-batch that is planned."""
+        """Run the planned micro-batch."""
         self._unique_ids: dict[str, list[list[str]]] = {}
         self._on_batch(_Batch(self), self._batch)
         line = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": self._unique_ids})
@@ -331,7 +331,7 @@ class ModelQuery:
         self._planned = False
 
     def _tasks(self) -> Iterator[_ReportRow]:
-        """All tasks of the micro-batch, from the sources to the reports."""
+        """Run all tasks of the micro-batch, from the sources to the reports."""
         parts = self._read()
         plan = self._query.plan
         for number, level in enumerate(self._levels):
@@ -367,7 +367,7 @@ class ModelQuery:
         return parts
 
     def _by_slot(self, parts: Sequence[list[PackedRow]]) -> list[list[PackedRow]]:
-        """The shuffle before tasks that commit, where no keyed level has one."""
+        """Shuffle before tasks that commit, where no keyed level has shuffled."""
         shuffled = [row for part in parts for row in part]
         self._spark.chance.shuffle(shuffled)
         slots: dict[int, list[PackedRow]] = {}
@@ -378,7 +378,7 @@ class ModelQuery:
     def _level(
         self, number: int, step_ids: list[str], parts: Sequence[list[PackedRow]]
     ) -> list[list[PackedRow]]:
-        """The shuffle, then each partition: its state, its rows, and the new version of its state."""
+        """Shuffle, and then process each partition: its state, its rows, and the new version of its state."""
         shuffled = [row for part in parts for row in part]
         self._spark.chance.shuffle(shuffled)
         plan = self._query.plan
@@ -411,7 +411,7 @@ class ModelQuery:
 
 
 def _unique_ids(commits: SparkLogFolder, batch: int) -> dict[str, list[list[str]]]:
-    """The ids of the versions of state that a commit names, by operator and partition."""
+    """Return the ids of the state versions that a commit names, by operator and partition."""
     if batch < 0:
         return {}
     found: dict[str, list[list[str]]] = json.loads(commits.read(batch)[0])["stateUniqueIds"]
@@ -419,7 +419,7 @@ def _unique_ids(commits: SparkLogFolder, batch: int) -> dict[str, list[list[str]
 
 
 def _is_same(end: dict[str, Any], start: dict[str, Any]) -> bool:
-    """Whether a stream has nothing new; a log's offset tells more than the position."""
+    """Return whether a stream has no new data; a log's offset has more than the position."""
     return bool(end.get("position", end) == start.get("position", start))
 
 
@@ -428,7 +428,7 @@ def _rows(batches: Any) -> list[PackedRow]:
 
 
 class _Batch:
-    """What Spark gives to the function that takes a micro-batch."""
+    """What Spark passes to the function that handles a micro-batch."""
 
     def __init__(self, query: ModelQuery) -> None:
         self._query = query
@@ -439,14 +439,14 @@ class _Batch:
 
 @dataclasses.dataclass
 class _Entries:
-    """The state of one partition while a task works on it, for all steps of its level."""
+    """The state of one partition during a task, for all steps of its level."""
 
     state: dict[tuple[str, str], bytes]
     changes: list[tuple[str, str, bytes | None]] = dataclasses.field(default_factory=list)
     node: str = ""
 
     def entries(self, step_id: str) -> _Entries:
-        """Those of one step."""
+        """Return the entries of one step."""
         return dataclasses.replace(self, node=step_id)
 
     def get(self, name: str) -> bytes | None:
@@ -468,7 +468,7 @@ def _folder_at(location: str) -> Path:
 def model_read_slots(
     session: Any, place: StateLocation, batch_id: int, node: str, reader: SlotReader
 ) -> tuple[set[int], list[bytes]]:
-    """In place of `stored_state.read_slots`."""
+    """Replaces `stored_state.read_slots`."""
     folder, operator = _folder_at(place.location), place.operator_of(node)
     found: list[bytes] = []
     slots: set[int] = set()
@@ -487,5 +487,5 @@ def model_read_slots(
 
 
 def forget_workers() -> None:
-    """Workers that have ended keep nothing."""
+    """Drop the caches of workers that have ended."""
     kept_slots._kept.clear()

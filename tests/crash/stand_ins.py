@@ -1,4 +1,4 @@
-"""What stands in a life for threads, processes and gauges, which would make it run otherwise each time."""
+"""Deterministic replacements for threads, processes and gauges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DumpProcess", "LastMoment", "NoGauge", "keep", "nothing"]
 
 
 class DumpProcess:
-    """A process that dumps, without a process."""
+    """A dumping process, simulated without one."""
 
     returncode = 0
 
@@ -44,11 +44,11 @@ class DumpProcess:
         return self._said
 
     def kill(self) -> None:
-        """It has ended."""
+        """Mark it as ended."""
 
 
 class LastMoment:
-    """In place of threads: what is to be done is done when somebody waits for it, which is the worst moment."""
+    """Replaces threads: work is done only when somebody waits for it, which is the worst moment."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -66,11 +66,11 @@ class LastMoment:
         return map(function, args)
 
     def shutdown(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no work is running."""
 
 
 class _Waiting:
-    """What is to be done."""
+    """Pending work."""
 
     def __init__(self, do: Callable[[], Any]) -> None:
         self._do = do
@@ -84,7 +84,7 @@ class _Waiting:
 
 
 class NoGauge:
-    """There is no memory to look at."""
+    """Reports no memory."""
 
     def __init__(self, session: Any) -> None:
         pass
@@ -94,9 +94,9 @@ class NoGauge:
 
 
 def nothing(*_: Any) -> None:
-    """Left to Spark."""
+    """Do nothing: this is left to Spark."""
 
 
 def keep(self: Any, value: Any) -> None:
-    """In place of sealing."""
+    """Replaces sealing."""
     self._value = value

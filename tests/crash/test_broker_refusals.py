@@ -1,4 +1,6 @@
-"""Brokers that refuse any request of a job, in each way: the job waits or is started again, and all is there once."""
+"""Brokers refuse any request of a job, in each way: the job waits or is restarted, and all output is there
+once.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from reliability import note_result
 from schedules import Schedule, live_schedule
 from topic_kinds import MAIN_TOPICS, TOPIC_KINDS
 
-# In make test only every so manieth request.
+# In make test only every nth request.
 _STRIDE = 18
 REFUSALS: dict[str, dict[str, Any]] = {
     "away for a while": {"kind": "away", "seconds": 5.0},
@@ -25,7 +27,7 @@ REFUSALS: dict[str, dict[str, Any]] = {
 
 
 def _requests(life: Life, scenario: Scenario) -> int:
-    """How many requests a scenario makes when all is well."""
+    """Return how many requests a scenario makes without faults."""
     told = live_schedule(life, Schedule(0, scenario, ()))
     assert told.outcome.result == "went on", told.outcome.why
     return life.brokers.requests
@@ -34,7 +36,7 @@ def _requests(life: Life, scenario: Scenario) -> int:
 def _refused(
     life: Life, scenario: Scenario, refusal: str, stride: int, first: int = 1
 ) -> tuple[int, list[str]]:
-    """How often that was met, at some of the requests, and what went wrong."""
+    """Return how often faults occurred, at some of the requests, and what went wrong."""
     met, wrong = 0, []
     for at in range(first, _requests(life, scenario) + 1, stride):
         one = Refusal(at=at, **REFUSALS[refusal])
@@ -47,7 +49,7 @@ def _refused(
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_some_requests_are_refused(life: Life, refusal: str) -> None:
-    """Of the main kind with topics."""
+    """The main kind of run with topics is tested."""
     first = 1 + 3 * list(REFUSALS).index(refusal) % _STRIDE
     met, wrong = _refused(life, TOPIC_KINDS[MAIN_TOPICS], refusal, _STRIDE, first)
     assert met
@@ -55,7 +57,7 @@ def test_some_requests_are_refused(life: Life, refusal: str) -> None:
 
 
 def test_a_lost_answer_shows_a_transaction_that_does_not_ask(life: Life) -> None:
-    """A commit of which nobody has heard is not done once more; a task that would do so is found."""
+    """A commit whose answer was lost must not be repeated; a task that would repeat it is detected."""
     (fault,) = (fault for fault in PLANTED if "does not ask" in fault.what)
     scenario = TOPIC_KINDS[MAIN_TOPICS]
     with fault.planted():
@@ -70,7 +72,7 @@ def test_a_lost_answer_shows_a_transaction_that_does_not_ask(life: Life) -> None
 @pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize("kind", TOPIC_KINDS)
 def test_each_request_is_refused(life: Life, kind: str, refusal: str) -> None:
-    """All of it."""
+    """Every request is refused, in every kind of run."""
     met, wrong = _refused(life, TOPIC_KINDS[kind], refusal, 1)
     fault = f"broker refuses: {refusal}, at each request of {kind}"
     note_result("broker refusals", fault, met, len(wrong), "-k test_each_request_is_refused")

@@ -1,4 +1,4 @@
-"""A crash behind each operation of short runs of many kinds: the job continues, and all is there once."""
+"""A crash after each operation of short runs of many kinds: the job continues, and all output is there once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reliability import note_result
 from run_kinds import MAIN
 from topic_kinds import ALL_KINDS, MAIN_TOPICS, TOPIC_KINDS
 
-# In make test only every so manieth operation, of the main kind and of others.
+# In make test only every nth operation, of the main kind and of others.
 _MAIN_STRIDE = 4
 _STRIDE = 120
 CASES = {"kill": (None,), "power loss": POWER_LOSSES}
@@ -27,7 +27,7 @@ def _tried(
     stops: bool = False,
     noted: tuple[str, str] | None = None,
 ) -> Counter[str]:
-    """Crash a kind of runs; `noted` is the fault and the command under which that is put on record."""
+    """Crash a kind of run; `noted` is the fault and the command under which the result is recorded."""
     recorded = record(life, ALL_KINDS[kind])
     found: Counter[str] = Counter()
     wrong = []
@@ -43,18 +43,18 @@ def _tried(
 
 
 def test_after_a_kill_at_any_operation_all_is_there_once(life: Life) -> None:
-    """The main kind, at every fourth of its operations; `make chaos` takes each."""
+    """The main kind is killed at every fourth of its operations; `make chaos` takes each."""
     assert _tried(life, MAIN, "kill", _MAIN_STRIDE)["went on"] > 25
 
 
 def test_after_a_kill_and_a_stop_during_start_all_is_there_once(life: Life) -> None:
-    """What was half done is done as it was planned, though the next run was stopped before it did so."""
+    """A half-done micro-batch is completed as planned, even if the next run was stopped before it did so."""
     assert _tried(life, MAIN, "kill", 4 * _MAIN_STRIDE, stops=True)["went on"] > 7
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
-    """Each kind of runs goes right without a crash, and with some."""
+    """Each kind of run gives the right result without a crash, and with some."""
     stride = 3 * _STRIDE if kind in TOPIC_KINDS else _STRIDE
     assert _tried(life, kind, "kill", stride)["went on"]
 
@@ -63,12 +63,12 @@ def test_kills_at_some_operations_of_all_kinds(life: Life, kind: str) -> None:
     "kind", [MAIN, "rescaled up", "a savepoint", "a journal, three runs", "two sinks", MAIN_TOPICS]
 )
 def test_power_losses_at_some_operations(life: Life, kind: str) -> None:
-    """Whatever was not synced may be gone, and the job continues."""
+    """Unsynced writes may be lost, and the job continues."""
     assert _tried(life, kind, "power loss", 2 * _STRIDE)["went on"]
 
 
 def _outlived(life: Life, kind: str, stride: int = 1) -> int:
-    """Kill the driver of a kind at changes at the brokers, while the workers live on; how often."""
+    """Kill the driver at changes to the brokers, while the workers live on; return how often."""
     recorded = record(life, ALL_KINDS[kind])
     places = [at for at, op in enumerate(recorded.ops, 1) if op.kind == "broker"][::stride]
     wrong = []
@@ -81,14 +81,14 @@ def _outlived(life: Life, kind: str, stride: int = 1) -> int:
 
 
 def test_workers_may_outlive_their_driver(life: Life) -> None:
-    """They commit the transactions that they have open, and the next run writes nothing of those once more."""
+    """They commit their open transactions, and the next run writes none of those again."""
     assert _outlived(life, MAIN_TOPICS, 4) > 5
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", TOPIC_KINDS)
 def test_workers_that_outlive_their_driver(life: Life, kind: str) -> None:
-    """Of all kinds with topics."""
+    """All kinds with topics are tested."""
     count = _outlived(life, kind)
     note_result(
         "crash points", f"workers of {kind} that outlive their driver", count, 0, "-k outlive_their_driver"
@@ -99,7 +99,7 @@ def test_workers_that_outlive_their_driver(life: Life, kind: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_crashes_at_each_operation(life: Life, kind: str, case: str) -> None:
-    """All of it."""
+    """Every kind is crashed at every operation."""
     _tried(
         life,
         kind,
@@ -112,6 +112,6 @@ def test_crashes_at_each_operation(life: Life, kind: str, case: str) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_kills_at_each_operation_and_a_stop_during_start(life: Life, kind: str) -> None:
-    """And the run behind is stopped while it starts."""
+    """In addition the next run is stopped while it starts."""
     fault = f"kill at each operation of {kind}, then a stop during start"
     _tried(life, kind, "kill", 1, stops=True, noted=(fault, "-k a_stop_during_start"))

@@ -1,4 +1,4 @@
-"""A crash that takes the disk of the checkpoint with it: the job continues from the store, and all is there once."""
+"""A crash that destroys the checkpoint's disk: the job continues from the store, and all output is there once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STRIDE = 25
 
 
 def _tried(life: Life, kind: str, stride: int) -> Counter[str]:
-    """Lose the disk behind each operation that a reader of the store or of the outputs could see, or of some."""
+    """Lose the disk after each operation that is visible in the store or the outputs, or after some of them."""
     recorded = record(life, dataclasses.replace(KINDS[kind], stored=True))
     places = [0, *(at for at, op in enumerate(recorded.ops, 1) if op.durable or "out/" in op.path)]
     found: Counter[str] = Counter()
@@ -36,12 +36,12 @@ def _tried(life: Life, kind: str, stride: int) -> Counter[str]:
 
 
 def test_a_job_goes_on_without_its_disk(life: Life) -> None:
-    """The main kind, at some places."""
+    """The main kind loses its disk after some operations."""
     assert _tried(life, MAIN, _STRIDE)["went on"] > 3
 
 
 def test_what_is_not_saved_before_its_output_is_found(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault on purpose: nothing waits for the store."""
+    """A planted fault: output does not wait for the store."""
     monkeypatch.setattr(CheckpointSync, "begin", lambda *_: None)
     monkeypatch.setattr(CheckpointSync, "wait", lambda *_: None)
     with pytest.raises(AssertionError, match="behind operation"):
@@ -51,7 +51,7 @@ def test_what_is_not_saved_before_its_output_is_found(life: Life, monkeypatch: p
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", [MAIN, "two sinks", "rescaled up"])
 def test_a_job_goes_on_without_its_disk_whenever_it_is_lost(life: Life, kind: str) -> None:
-    """At all of them."""
+    """The disk is lost after every such operation."""
     tried = _tried(life, kind, 1)
     fault = f"disk of a checkpoint on an object store; {kind}"
     note_result("lost disks", fault, sum(tried.values()), 0, "-k whenever_it_is_lost")

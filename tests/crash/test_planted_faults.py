@@ -1,4 +1,4 @@
-"""Faults that are planted into the code are found: so the simulator would have found them."""
+"""Faults planted into the code are found, so the simulator would have found them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 500
 
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.what)
 def test_a_planted_fault_is_found(life: Life, fault: PlantedFault) -> None:
-    """Within some hundred crashes one shows that the code has a fault, which it does not show without."""
+    """One of some hundred crashes reveals it, and none does without the fault."""
     with fault.planted():
         recorded = record(life, ALL_KINDS[fault.kind])
         for number, one in enumerate(some(recorded, fault.losses, seed=1, stops=fault.stops), 1):
@@ -27,7 +27,7 @@ def test_a_planted_fault_is_found(life: Life, fault: PlantedFault) -> None:
 
 
 def test_a_life_that_goes_wrong_without_a_crash_is_told(life: Life) -> None:
-    """What a scenario makes is compared before any crash is tried."""
+    """The result of a scenario is checked before any crash is tried."""
     scenario = KINDS["two sinks"]
     wrong = type(scenario)(
         scenario.job, scenario.runs, {"readings": [*scenario.feed["readings"], [{"room": "z", "value": 1}]]}

@@ -1,4 +1,4 @@
-"""Random schedules of runs, commands, rescales, crashes and disks that fail: all is there once in the end."""
+"""Random schedules of runs, commands, rescales, crashes and failing disks: all output is there once in the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_CHAOS = int(os.environ.get("PENSTOCK_SCHEDULES", "20000"))
 
 
 def _lived(life: Life, first: int, count: int) -> tuple[Counter[str], list[str]]:
-    """How often each fault was injected in some schedules, and what went wrong."""
+    """Return how often each fault was injected in some schedules, and what went wrong."""
     faults: Counter[str] = Counter()
     wrong = []
     for seed in range(first, first + count):
@@ -30,14 +30,14 @@ def _lived(life: Life, first: int, count: int) -> tuple[Counter[str], list[str]]
 
 
 def test_a_seed_gives_the_same_schedule(life: Life) -> None:
-    """So that what was found can be looked at."""
+    """So a failure can be reproduced."""
     one, other = live_schedule(life, schedule(7)), live_schedule(life, schedule(7))
     assert one.trace == other.trace
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.chaos) for part in (1, 2, 3))])
 def test_some_random_schedules(life: Life, part: int) -> None:
-    """The first seeds."""
+    """The first seeds are run."""
     faults, wrong = _lived(life, part * _SCHEDULES, _SCHEDULES)
     assert not wrong, wrong[0]
     assert faults["kill"] > 5
@@ -46,7 +46,7 @@ def test_some_random_schedules(life: Life, part: int) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_many_random_schedules(life: Life, part: int) -> None:
-    """Seeds behind those; PENSTOCK_SCHEDULES says how many."""
+    """Later seeds are run; PENSTOCK_SCHEDULES says how many."""
     count = _IN_CHAOS // _PARTS
     first = 1000 + part * count
     faults, wrong = _lived(life, first, count)

@@ -30,7 +30,7 @@ MAIN_TOPICS = "a topic, an exactly-once topic"
 
 
 def on_topics(topics: Iterable[str], **options: str) -> dict[str, Any]:
-    """What a scenario says of its topics; sinks are exactly once where nothing else is said of them."""
+    """Return a scenario's options for topics; sinks are exactly-once unless it says otherwise."""
     names = frozenset(topics)
     sinks = names & {"totals", "thirds", "doubled", "sums", "reminders", "receipts", "dead-letters"}
     return {"topics": names, "topic_options": {**dict.fromkeys(sinks, EXACTLY_ONCE), **options}}
@@ -45,7 +45,7 @@ _BY_PATTERN = {"readings": "~readings-[a-z]"}
 
 
 def _two_topics(first: Sequence[int], second: Sequence[int]) -> dict[str, Any]:
-    """What a scenario says of two topics that match a pattern, whose files have so many records."""
+    """Return a scenario's options for two topics that match a pattern, whose files have this many records."""
     files = readings([*first, *second])
     a, b = files[: len(first)], files[len(first) :]
     feed = {"readings": files, "readings-a": a, "readings-b": b}

@@ -1,4 +1,4 @@
-"""A short way to run a job in the Spark session that tests share."""
+"""Fixtures to run a job in the Spark session that tests share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.jobs.settings import RunSettings
 
 @pytest.fixture
 def run_job(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> RunJob:
-    """Run a job of the test's own module, bounded, in the shared session."""
+    """Run a bounded job of the test's own module in the shared session."""
 
     def run(job: ps.Job, bindings: dict[str, str], **settings: Any) -> RunSummary:
         settings.setdefault("checkpoint", str(tmp_path / "checkpoint"))

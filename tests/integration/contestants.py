@@ -1,4 +1,4 @@
-"""Contestants of benchmarks in the Spark session that tests share, in place of a process and a JVM for each."""
+"""Contestants of benchmarks in the shared Spark session, instead of one process and JVM each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _JOB = "benchmarks.run_job"
 
 
 def contestants_here(session: SparkSession, monkeypatch: pytest.MonkeyPatch, *benchmarks: Any) -> None:
-    """Let modules of benchmarks start contestants in the session, by whatever they start them."""
+    """Patch modules of benchmarks to start contestants in the session, however they start them."""
 
     def start(module: str, arguments: list[str], log: Path) -> ContestantHere:
         assert module == _JOB, "what is stopped by a signal is a job"
@@ -45,13 +45,13 @@ def contestants_here(session: SparkSession, monkeypatch: pytest.MonkeyPatch, *be
 
 
 def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, Any], int]:
-    """What a module prints at its end; its memory is that of all, of which nothing is printed."""
+    """Return a module's output; its memory is that of the whole process, which the tests do not use."""
     if module == _PENSTOCK:
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1]), 0
     program = importlib.import_module(module)
-    # Workers have the functions of a module that is the program with them, and cannot import it.
+    # Workers get the functions of a module that is the main program by value, and cannot import it.
     cloudpickle.register_pickle_by_value(program)
     try:
         with mock.patch.object(sys, "argv", [module, *arguments]), redirect_stdout(io.StringIO()) as out:
@@ -62,7 +62,7 @@ def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, 
 
 
 class ContestantHere:
-    """A job that runs until it gets a signal: a thread that stands for its process."""
+    """A job that runs until it gets a signal: a thread that acts as its process."""
 
     pid = os.getpid()
     args = _JOB
@@ -78,33 +78,33 @@ class ContestantHere:
         self._thread.start()
 
     def poll(self) -> int | None:
-        """The exit code, once it has ended."""
+        """Return the exit code, once it has ended."""
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Let it stop, as either of these signals does."""
+        """Stop the job, for either of these signals."""
         assert number in (signal.SIGINT, signal.SIGTERM)
         self._stop.set()
 
     def communicate(self, timeout: float) -> tuple[str, None]:
-        """Wait for its end; gives its output."""
+        """Wait for its end; return its output."""
         self._thread.join(timeout)
         assert not self._thread.is_alive(), f"it does not end: {self._log}"
         return self._output, None
 
     def _work(self) -> None:
-        # Spark knows the active session by the thread.
+        # Spark tracks the active session per thread.
         sessions = SparkSession._get_j_spark_session_class(self._session._jvm)
         sessions.setActiveSession(self._session._jsparkSession)
         try:
             self._output = json.dumps(self._run())
             self.returncode = 0
-        except BaseException:  # told by who reads the log
+        except BaseException:  # reported by the reader of the log
             self._log.write_text(traceback.format_exc())
             self.returncode = 1
 
 
 def end(process: ContestantHere) -> None:
-    """Leave none behind."""
+    """Stop all contestants."""
     process.send_signal(signal.SIGTERM)
     process.communicate(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What integration tests share: files of JSON Lines, and what runs a job."""
+"""Shared by integration tests: JSON Lines files, and running a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RunJob: TypeAlias = Callable[..., RunSummary]
 
 
 def write_lines(folder: Path, name: str, records: Iterable[Any]) -> None:
-    """A JSON Lines file, which appears as a whole; strings are written as they are."""
+    """Write a JSON Lines file atomically; strings are written unchanged."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
     hidden = folder / f".{name}.tmp"
@@ -24,12 +24,12 @@ def write_lines(folder: Path, name: str, records: Iterable[Any]) -> None:
 
 
 def read_lines(folder: Path) -> list[Any]:
-    """All records of a folder of JSON Lines, files in name order."""
+    """Return all records of a folder of JSON Lines, files in order of name."""
     return [
         json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
 
 
 def kept_cuts(checkpoint: Path) -> list[Cut]:
-    """The cuts of the micro-batches that the checkpoint of a job that began without state still has."""
+    """Return the cuts of the micro-batches that a checkpoint still has; its job began without state."""
     return [read_cut(checkpoint, number) for number in batch_numbers(checkpoint / "offsets")]

@@ -1,4 +1,4 @@
-"""A job that keeps how often each number came, and passes the numbers on; with the topic that it reads."""
+"""A job that counts how often each number came, and passes the numbers on; with the topic that it reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Number:
 
 
 class Keep(ps.ProcessFunction):
-    """Keeps how many records there were."""
+    """Counts the records of each number."""
 
     seen = ps.ValueState(int)
 
@@ -33,7 +33,7 @@ class Keep(ps.ProcessFunction):
 
 
 def keep_job() -> ps.Job:
-    """The job, from the stream `numbers` to the sink `kept`."""
+    """Return the job, from the stream `numbers` to the sink `kept`."""
     job = ps.Job("keep", key_groups=2)
     job.data_stream("numbers", schema=Number).key_by("n").process("keep", Keep()).sink_to("kept")
     return job

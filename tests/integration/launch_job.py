@@ -1,4 +1,4 @@
-"""A job that tests run from Python: alarms of rooms that are too warm."""
+"""A job that tests run from Python: alarms for rooms that are too warm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Alarm:
 
 
 class Watch(ps.ConnectedProcessFunction):
-    """Tells each reading above the limit of its room; fails at a reading of minus 300 degrees."""
+    """Emits each reading above the limit of its room; raises for a reading of minus 300 degrees."""
 
     limit = ps.ValueState(float)
 

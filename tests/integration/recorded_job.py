@@ -1,4 +1,4 @@
-"""A small job whose checkpoint has all kinds of state files."""
+"""A small job whose checkpoint has every kind of state file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reading:
 
 @dataclass
 class Seen:
-    """How many readings of a sensor there were."""
+    """The number of readings of a sensor so far."""
 
     sensor: int
     count: int
@@ -30,7 +30,7 @@ class Counts(ps.ProcessFunction):
     count = ps.ValueState(int)
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
-        """Count one."""
+        """Count a reading."""
         count = (self.count.get() or 0) + 1
         self.count.set(count)
         yield Seen(reading.sensor, count)

@@ -1,4 +1,4 @@
-"""Examples as their readers start them, but with the jobs in the shared Spark session: what each prints."""
+"""Runs examples as readers do, but with the jobs in the shared Spark session, and returns their output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Stories:
-    """The `running_job.py` of the examples with threads and calls in place of processes."""
+    """Replaces the examples' `running_job.py`, with threads and calls instead of processes."""
 
     def __init__(
         self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -38,17 +38,17 @@ class Stories:
         monkeypatch.setattr(self.running_job, "subprocess", SimpleNamespace(run=self._run))
 
     def told(self, example: str, *arguments: str) -> str:
-        """What the `run.py` of an example prints, as plain text."""
+        """Return the output of an example's `run.py` as plain text."""
         self._monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
         runpy.run_path(str(EXAMPLES / example / "run.py"), run_name="__main__")
         return self._capsys.readouterr().out
 
     def beside(self, example: str, module: str) -> Any:
-        """A module of an example, such as its reference."""
+        """Import a module of an example, such as its reference."""
         return importlib.import_module(f"{example}.{module}")
 
     def _run(self, command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
-        """In place of `subprocess.run`: the command line in this process."""
+        """Run the command line in this process, instead of `subprocess.run`."""
         penstock = self.running_job.PENSTOCK
         assert tuple(command[: len(penstock)]) == penstock
         done = CliRunner().invoke(app, command[len(penstock) :])
@@ -56,10 +56,10 @@ class Stories:
 
 
 def _job_in(spark: SparkSession, running_job: Any) -> Any:
-    """A kind of `RunningJob` that is a thread."""
+    """Return a kind of `RunningJob` that is a thread."""
 
     class StoryJob(running_job.RunningJob):  # type: ignore[misc]  # a class found at run time
-        """Stops as the process does at a signal."""
+        """Stops at a signal, as the process does."""
 
         def __enter__(self) -> Self:
             (self.folder / "log").write_text("It ran in the session of the tests.")
@@ -83,6 +83,6 @@ def _job_in(spark: SparkSession, running_job: Any) -> Any:
 
 
 def cells(out: str, first: str) -> list[str]:
-    """The cells of the table row that begins with a text."""
+    """Return the cells of the table row that begins with a text."""
     (row,) = (line for line in out.splitlines() if line.startswith(f"│ {first} "))
     return [cell.strip() for cell in row.strip("│").split("│")]

@@ -1,4 +1,4 @@
-"""Jobs whose topics are Avro with a schema registry."""
+"""Jobs whose topics use Avro with a schema registry."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def avro_job() -> ps.Job:
 def test_a_job_reads_and_writes_avro_of_a_registry(
     kafka: KafkaBroker, run_job: RunJob, tmp_path: Path
 ) -> None:
-    """Messages of two versions of a schema become records; what is broken is a dead letter; the sink registers."""
-    # Workers load this module as that of the job, and do not have the folder of the server.
+    """Messages of two schema versions become records; broken ones are dead letters; the sink registers its
+    schema.
+    """
+    # Workers import this module as the job's, but do not have the folder of the server.
     from registry_server import running_registry
 
     topics = {name: f"{name}-avro-{time.time_ns()}" for name in ("readings", "alerts")}

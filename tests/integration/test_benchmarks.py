@@ -1,7 +1,8 @@
-"""Benchmarks: each one runs in its small form, its outputs agree, and its JSON has what is documented.
+"""Benchmarks: each runs at small scale, its outputs agree, and its JSON has the documented fields.
 
-Small forms start each kind of contestant once: penstock with keyed state runs for state growth, with windows for open
-windows. The soak starts a process, as benchmarks do; contestants of the others run in the session that tests share.
+Together the small runs start each kind of contestant once: state growth runs penstock with keyed state, open
+windows runs it with windows. The soak starts a process, as benchmarks do; contestants of the others run in
+the session that tests share.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from penstock.testing.batch_runner import BatchRunner
 
 @pytest.fixture
 def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contestants run in the shared session."""
+    """Run contestants in the shared session."""
     contestants_here(
         spark,
         monkeypatch,
@@ -66,7 +67,7 @@ def commands(*pairs: tuple[int, int]) -> Commands:
 def test_the_expected_commands_are_those_of_the_examples_own_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two folds, written apart from each other, agree."""
+    """Two independently written models agree."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "temperature_control"))
     import reference
 
@@ -90,7 +91,7 @@ def test_the_expected_commands_are_those_of_the_examples_own_reference(
 
 
 def test_differences_are_counted_sensor_by_sensor() -> None:
-    """A missing, an extra and a wrong command are told apart."""
+    """A missing, an extra and a wrong command are distinguished."""
     expected = commands((1, ON), (1, OFF), (2, ON), (3, ON))
     assert mismatch(expected, expected) == Mismatch(0, 0, 0)
     assert mismatch(commands((1, ON), (2, OFF), (3, ON), (3, OFF)), expected) == Mismatch(1, 1, 1)
@@ -98,14 +99,14 @@ def test_differences_are_counted_sensor_by_sensor() -> None:
 
 
 def test_alternating_readings_all_cause_a_command() -> None:
-    """What the latency benchmark sends has one answer each."""
+    """Each reading that the latency benchmark sends has exactly one answer."""
     rooms = Rooms(10, 0.45)
     readings: Readings = rooms.alternating(4)
     assert len(expected_commands(rooms, [readings])) == len(readings) == 40
 
 
 def test_a_contestant_is_a_process_that_ends_with_json(tmp_path: Path) -> None:
-    """Its last line is its result; the error of a failure has its output."""
+    """Its last line is its result; if it fails, the error has its output."""
     (tmp_path / "said.json").write_text('{"rows": 3}')
     said, memory_mb = run_module("json.tool", ["--compact", str(tmp_path / "said.json")], tmp_path / "log")
     assert (said, memory_mb >= 0) == ({"rows": 3}, True)
@@ -114,7 +115,7 @@ def test_a_contestant_is_a_process_that_ends_with_json(tmp_path: Path) -> None:
 
 
 def test_keyed_state_in_its_small_form(tmp_path: Path, here: None) -> None:
-    """PySpark emits the fold's commands (`measure` raises otherwise), and the JSON has its keys."""
+    """PySpark emits the expected commands (`measure` raises otherwise), and the JSON has its keys."""
     sizes = keyed_state.Sizes(
         rows=500,
         keys=80,
@@ -132,7 +133,7 @@ def test_keyed_state_in_its_small_form(tmp_path: Path, here: None) -> None:
 
 
 def test_keyed_state_reports_how_much_faster_penstock_is(tmp_path: Path) -> None:
-    """Each form's rows a second stand beside those of the peer."""
+    """The rows per second of each form are beside those of the peer."""
     sizes = keyed_state.Sizes(rows=900, pyspark_rows=100)
     speeds = {"pyspark": 1_000, "pyspark_row": 1_000, "per_record": 12_340, "vectorised": 50_000}
     summaries = {name: {"rows_per_s": speed, "rss_mb": 700} for name, speed in speeds.items()}
@@ -145,7 +146,7 @@ def test_keyed_state_reports_how_much_faster_penstock_is(tmp_path: Path) -> None
 
 
 def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None) -> None:
-    """Every command is there exactly once, and the report says where the time went."""
+    """Every command is there exactly once, and the report breaks the time down."""
     sizes = kafka_to_kafka.Sizes(
         readings=4_000,
         sensors=300,
@@ -164,8 +165,8 @@ def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None)
 
 
 def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None) -> None:
-    """Each reading has its command, and the percentiles are there."""
-    # Time is not what is tested: readings count from the first command on, however late that is.
+    """Each reading has its command, and the percentiles are reported."""
+    # Time is not tested here: readings count from the first command on, however late that is.
     sizes = latency.Sizes(records=50, warm_up=10, rate_per_s=50, settled_s=30, partitions=2)
     result = json.loads(json.dumps(latency.measure(sizes, tmp_path, broker=kafka)))
     assert (result["records"], result["unanswered"], result["wrong"]) == (50, 0, 0)
@@ -174,7 +175,7 @@ def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: Non
 
 
 def test_power_loss_in_its_small_form(tmp_path: Path, spark: SparkSession) -> None:  # the session it runs in
-    """Pairs of micro-batches without and with sync, which count alike."""
+    """Pairs of micro-batches with and without sync have equal counts."""
     result = power_loss.measure(power_loss.Sizes(batches=8, warm_up=2, records=5), tmp_path)
     assert result["pairs"] == 3
     assert result["sync_ms"] > 0
@@ -201,7 +202,7 @@ def test_control_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: Non
 
 
 def test_state_growth_in_its_small_form(tmp_path: Path, here: None) -> None:
-    """The job emits the fold's commands (`measure` raises otherwise), with settings that come in two micro-batches."""
+    """The job emits the expected commands (`measure` raises otherwise), with settings in two micro-batches."""
     sizes = state_growth.Sizes(
         keys=(600,), batch_rows=200, batches=3, counted=2, warm_up=1, settings_rows=300
     )
@@ -213,8 +214,9 @@ def test_state_growth_in_its_small_form(tmp_path: Path, here: None) -> None:
 
 
 def test_the_contestants_of_expressions_have_the_same_results(tmp_path: Path) -> None:
-    """What penstock's expressions give is what the Python functions give; Spark's number of results is compared by
-    `measure`, which starts a Spark of its own."""
+    """penstock's expressions give the results of the Python functions; `measure`, which starts its own Spark,
+    compares Spark's number of results.
+    """
     expressions.write_readings(tmp_path / "readings", 2000)
     (batch,) = expressions.read(tmp_path / "readings", 1500, 5000)
     for what in ("where", "select"):
@@ -236,8 +238,8 @@ def test_learned_state_in_its_small_form(tmp_path: Path, here: None) -> None:
 
 
 def test_state_dump_in_its_small_form(tmp_path: Path, here: None) -> None:
-    """The dump is sound and has every room (`measure` raises otherwise), and micro-batches ran beside it."""
-    # A dump of so little takes a moment, so micro-batches follow each other at once.
+    """The dump is valid and has every room (`measure` raises otherwise), and micro-batches ran meanwhile."""
+    # A dump this small takes a moment, so micro-batches follow each other at once.
     sizes = state_dump.Sizes(
         keys=600, batch_rows=200, interval_ms=100, warm_up=1, before=2, dumps=1, settings_rows=300
     )
@@ -251,7 +253,9 @@ def test_state_dump_in_its_small_form(tmp_path: Path, here: None) -> None:
 
 
 def test_state_query_in_its_small_form(tmp_path: Path, here: None) -> None:
-    """Answers have every room, as of the newest micro-batch (`measure` raises otherwise), beside micro-batches."""
+    """Answers have every room, as of the newest micro-batch (`measure` raises otherwise), while micro-batches
+    run.
+    """
     sizes = state_query.Sizes(
         keys=300,
         batch_rows=100,
@@ -270,7 +274,7 @@ def test_state_query_in_its_small_form(tmp_path: Path, here: None) -> None:
 
 
 def test_windows_in_their_small_form(tmp_path: Path, here: None) -> None:
-    """Spark emits the fold's windows (`measure` raises otherwise), and the JSON has its keys."""
+    """Spark emits the expected windows (`measure` raises otherwise), and the JSON has its keys."""
     sizes = windows.Sizes(
         keys=100, files=2, file_rows=2_000, span_ms=30_000, rounds=1, contestants=("spark",)
     )
@@ -282,7 +286,7 @@ def test_windows_in_their_small_form(tmp_path: Path, here: None) -> None:
 
 
 def test_windows_report_how_much_faster_penstock_is() -> None:
-    """The fast road's rows a second stand beside those of Spark and of PySpark."""
+    """The rows per second of the fast path are beside those of Spark and of PySpark."""
     speeds = {"spark": 400, "columns": 1_000, "pyspark": 30}
     result = windows.report(windows.Sizes(), speeds, dict.fromkeys(speeds, 700))
     assert (result["rows_per_s"], result["by_spark"], result["by_python"]) == (speeds, 2.5, 33.3)
@@ -291,7 +295,7 @@ def test_windows_report_how_much_faster_penstock_is() -> None:
 
 @pytest.mark.parametrize("name", ["columns", "records", "custom", "distinct"])
 def test_each_window_job_emits_the_windows_of_the_fold(name: str, tmp_path: Path) -> None:
-    """The jobs whose windows are counted agree with the fold, and a result that lacks a window does not."""
+    """The jobs whose windows are counted agree with the model; a result without one of the windows does not."""
     sizes = windows.Sizes(keys=20, files=2, file_rows=1_000, span_ms=30_000)
     expected = windows.write_input(tmp_path / "readings", sizes, sizes.files)
     job: ps.Job = getattr(window_jobs, name)
@@ -313,7 +317,9 @@ def test_each_window_job_emits_the_windows_of_the_fold(name: str, tmp_path: Path
 
 
 def test_open_windows_in_their_small_form(tmp_path: Path, here: None) -> None:
-    """The windows, opened in two micro-batches, emit the fold's means (`measure` raises otherwise) when they end."""
+    """The windows, opened in two micro-batches, emit the expected means (`measure` raises otherwise) at their
+    end.
+    """
     sizes = open_windows.Sizes(
         windows=(600,),
         per_key=(20,),
@@ -334,7 +340,7 @@ def test_open_windows_in_their_small_form(tmp_path: Path, here: None) -> None:
 
 
 def test_growth_compares_the_last_tenth_with_the_second() -> None:
-    """Medians are compared, and what lies between the two tenths does not count."""
+    """Medians of the two tenths are compared; measurements in between do not count."""
     series = soak.Series()
     for at, value in [
         (0.0, 900.0),
@@ -347,14 +353,14 @@ def test_growth_compares_the_last_tenth_with_the_second() -> None:
     ]:
         series.add(at, value)
     assert soak.growth(series) == (10.0, 12.5, 25.0)
-    # A slow machine may have measured nothing in one of them.
+    # A slow machine may have no measurement in one of them.
     assert soak.growth(soak.Series([0.05, 0.3, 0.6], [1.0, 2.0, 3.0])) == (2.0, 3.0, 50.0)
     with pytest.raises(RuntimeError, match="The soak is too short"):
         soak.growth(soak.Series())
 
 
 def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
-    """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaves a socket open."""
+    """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaks a socket."""
     sizes = soak.Sizes(
         seconds=9, keys=300, rows=100, period_s=0.6, interval_ms=600, remembered=100, samples=24, part=0.25
     )
@@ -362,7 +368,7 @@ def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
     assert result["commands"] > 1
     assert result["records"] > 0
     assert set(result["growth_percent"]) == set(result["early"]) == set(result["late"])
-    # Each task of a micro-batch connects to the JVM for its state: two in each of these.
+    # Each task of a micro-batch connects to the JVM for its state: two tasks in each.
     assert result["late"]["open_files"] - result["early"]["open_files"] < result["batches"]
     assert {"commits", "offsets", "state"} <= set(result["checkpoint_folders_mb"])
     soak.show(result)
@@ -371,8 +377,8 @@ def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("checkpoint_interval", ["0s", "1s"])
 def test_model_swaps_lose_and_double_nothing(checkpoint_interval: str, tmp_path: Path) -> None:
-    """In micro-batches and in real time; the benchmark itself compares records with scores."""
-    # It loads scikit-learn, which other tests of this file do without.
+    """Both modes run; the benchmark itself compares records with scores."""
+    # It loads scikit-learn, which the other tests of this file do not need.
     from benchmarks import model_swaps
 
     sizes = model_swaps.Sizes(
@@ -397,7 +403,7 @@ def test_model_swaps_lose_and_double_nothing(checkpoint_interval: str, tmp_path:
 
 @pytest.mark.parametrize("name", ["totals", "top", "newest", "over"])
 def test_each_table_job_has_the_rows_of_the_fold(name: str, tmp_path: Path) -> None:
-    """And a result that lacks one does not."""
+    """A result without one of the rows is detected."""
     sizes = tables.Sizes(keys=20, files=2, file_rows=1_000)
     readings = tables.write_input(tmp_path / "readings", sizes)
     running = BatchRunner(getattr(table_jobs, name), parallelism=2)

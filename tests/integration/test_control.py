@@ -1,4 +1,4 @@
-"""Control on Spark: one cut for all keys, effective times as a temporal join, and replays that give the same bytes."""
+"""Control on Spark: one cut for all keys, effective times as a temporal join, and replays with the same bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reading:
 
 @dataclass
 class Seen:
-    """What held for a reading."""
+    """The rates that applied to a reading."""
 
     sensor: int
     number: int
@@ -42,14 +42,14 @@ class Seen:
 
 @dataclass
 class Rate:
-    """A rate for all sensors, from a time on."""
+    """A rate for all sensors, valid from a time on."""
 
     rate: int
     since: dt.datetime | None = None
 
 
 class Judge(ps.ConnectedProcessFunction):
-    """Tells for each reading what holds: at the cut, and at the reading's own time."""
+    """Emits for each reading the rates at the cut, and at the reading's own time."""
 
     limit = ps.ValueState(int)
     label = ps.TemporalState(int)
@@ -86,7 +86,7 @@ ALL = {"step": "judge", "all": True}
 
 
 class Folders:
-    """Where the job reads and writes, in a folder that can be copied and brought back."""
+    """The input and output of the job, in a folder that can be copied and restored."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "live"
@@ -105,7 +105,7 @@ class Folders:
         write_lines(self.root / stream, name, records)
 
     def bytes_of(self, *names: str) -> dict[str, bytes]:
-        """What stands in some folders, by file."""
+        """Return the content of some folders, by file."""
         return {
             f"{name}/{path.name}": path.read_bytes()
             for name in names
@@ -114,7 +114,7 @@ class Folders:
 
 
 def feed(folders: Folders, stage: int) -> list[dict[str, Any]]:
-    """Readings of all keys, from hours around the effective times, in a random order and in several files."""
+    """Write readings of all keys, from hours around the effective times, in random order and in several files."""
     chance = random.Random(stage)
     readings = [
         {"sensor": sensor, "number": stage * 10_000 + n * KEYS + sensor, "at": hour(chance.uniform(-4, 4))}
@@ -128,7 +128,7 @@ def feed(folders: Folders, stage: int) -> list[dict[str, Any]]:
 
 
 def crash_after_planning(folders: Folders, before: Path, after: Path, batch: int) -> None:
-    """Bring back what there was before a micro-batch, and what Spark noted first: what belongs to it, and its time."""
+    """Restore the state before a micro-batch, with Spark's record of its plan and time."""
     shutil.rmtree(folders.root)
     shutil.copytree(before, folders.root)
     shutil.copy(after / f"checkpoint/offsets/{batch}", folders.checkpoint / "offsets")
@@ -139,7 +139,7 @@ def crash_after_planning(folders: Folders, before: Path, after: Path, batch: int
 
 
 def replays(run_job: Any, tmp_path: Path, count: int) -> None:
-    """One cut on every key, a temporal join, and `count` replays of the micro-batch in which they are."""
+    """Check one cut on every key, a temporal join, and `count` replays of their micro-batch."""
     folders = Folders(tmp_path)
     settings = {"checkpoint": str(folders.checkpoint), "parallelism": 4, "master": "local[2]"}
     feed(folders, 0)
@@ -193,7 +193,9 @@ def replays(run_job: Any, tmp_path: Path, count: int) -> None:
 
 
 def test_a_broadcast_command_is_one_cut_and_replays_give_the_same_bytes(run_job: Any, tmp_path: Path) -> None:
-    """Four state partitions, commands to all keys, effective times past and future, records out of order."""
+    """There are four state partitions, commands to all keys, past and future effective times, and unordered
+    records.
+    """
     replays(run_job, tmp_path, 1)
 
 
@@ -201,7 +203,7 @@ def test_a_broadcast_command_is_one_cut_and_replays_give_the_same_bytes(run_job:
 @pytest.mark.timeout(3600)
 def test_a_hundred_replays_give_the_same_bytes(run_job: Any, tmp_path: Path) -> None:
     """The same a hundred times."""
-    # Workers import this module for its job, and have only those of its folder.
+    # Workers import this module for its job, and have only the modules of its folder.
     from reliability import noting
 
     with noting("replays", "-k a_hundred_replays") as injected:

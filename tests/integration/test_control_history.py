@@ -1,4 +1,4 @@
-"""A control history that is more than one micro-batch takes is read first, over several, while data stands still."""
+"""A control history larger than one micro-batch is read first, over several, while data waits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ KEYS = 3
 
 @dataclass
 class Reading:
-    """Something of a key."""
+    """A reading of a key."""
 
     key: int
 
 
 @dataclass
 class Label:
-    """What a key is called."""
+    """The label of a key."""
 
     key: int
     label: str
@@ -63,7 +63,7 @@ def readings(folder: Path, name: str) -> None:
 
 
 def labels(folder: Path, prefix: str) -> list[dict[str, Any]]:
-    """A label for each key, each in a file of its own."""
+    """Write a label for each key, each in a file of its own."""
     found = [{"key": key, "label": f"{prefix}{key}"} for key in range(KEYS)]
     for label in found:
         write_lines(folder / "labels", f"{prefix}{label['key']}.jsonl", [label])
@@ -73,7 +73,7 @@ def labels(folder: Path, prefix: str) -> list[dict[str, Any]]:
 def run_until_named(
     spark: SparkSession, bindings: dict[str, str], checkpoint: Path, **more: Any
 ) -> list[str]:
-    """Run until all readings are named; gives the messages to the user."""
+    """Run until all readings are labelled; return the messages to the user."""
     stop = threading.Event()
     notes: list[str] = []
 
@@ -93,7 +93,7 @@ def run_until_named(
 def test_no_reading_overtakes_a_setting_of_a_long_history(
     spark: SparkSession, tmp_path: Path, bounded: bool
 ) -> None:
-    """At the first start, and at one after which much has come meanwhile; also where a file is a micro-batch."""
+    """This holds at the first start, at a later one with much new input, and where each file is a micro-batch."""
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("readings", "labels", "named")}
     bindings["labels"] += "?max_bytes_per_batch=1"
     expected: list[dict[str, Any]] = []
@@ -115,7 +115,7 @@ def test_no_reading_overtakes_a_setting_of_a_long_history(
 def test_a_history_of_kafka_is_read_before_data_of_kafka(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both topics from their beginnings; one whose binding gives a pace keeps it beside data."""
+    """Both topics are read from their start; one whose binding sets a rate is read beside the data."""
     monkeypatch.setattr("penstock.jobs.job_sources.RECORDS_PER_BATCH", 2)
     bindings = {"named": f"jsonl:{tmp_path}/named"}
     producer = Producer({"bootstrap.servers": kafka.bootstrap})

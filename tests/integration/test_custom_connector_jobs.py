@@ -1,4 +1,4 @@
-"""Jobs whose source and sink are classes of the user's: those of the page on them, and a receiver."""
+"""Jobs with user-defined sources and sinks: those of the documentation page, and a receiver."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Feed(RecordReceiver):
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The path of a database for the classes of the page, which can be imported, as beside a job file."""
+    """Return the path of a database for the page's classes, which can be imported as if beside a job file."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "shelf.py").write_text(code_of(PAGE_OF_CONNECTORS, "shelf.py"))
@@ -54,14 +54,14 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def add(path: str, *values: str) -> None:
-    """Add notes to the table of the source; the ids of their records are their lengths."""
+    """Add notes to the source's table; record ids are their lengths."""
     with sqlite3.connect(path) as db:
         bodies = [json.dumps({"id": len(value), "value": value}) for value in values]
         db.executemany("INSERT INTO notes (body) VALUES (?)", [(body,) for body in bodies])
 
 
 def kept(path: str) -> list[tuple[int, str]]:
-    """The rows of the table of the sink."""
+    """Return the rows of the sink's table."""
     return sqlite3.connect(path).execute("SELECT id, value FROM kept ORDER BY id").fetchall()
 
 
@@ -73,7 +73,9 @@ def keep_job() -> ps.Job:
 
 
 def test_each_record_counts_once_in_all_runs(run_job: Any, shelf: str, tmp_path: Path) -> None:
-    """A second run continues after the first; what the sink rejects, and what is no record, is a dead letter."""
+    """A second run continues after the first; records that the sink rejects, and undecodable ones, are dead
+    letters.
+    """
     bindings = {
         "notes": f"python:shelf:Notes?path={shelf}",
         "kept": f"python:shelf:Kept?path={shelf}&longest=5",
@@ -92,7 +94,7 @@ def test_each_record_counts_once_in_all_runs(run_job: Any, shelf: str, tmp_path:
 
 
 def test_the_connectors_of_the_page_work_in_real_time(run_job: Any, shelf: str, tmp_path: Path) -> None:
-    """Where the thread that finishes an interval is another than the one that writes it, which SQLite refuses."""
+    """There, one thread writes an interval and another finishes it, which SQLite refuses by default."""
     bindings = {"notes": f"python:shelf:Notes?path={shelf}", "kept": f"python:shelf:Kept?path={shelf}"}
     for value in ("a", "bb"):
         add(shelf, value)
@@ -103,7 +105,7 @@ def test_the_connectors_of_the_page_work_in_real_time(run_job: Any, shelf: str, 
 def test_a_task_that_fails_names_the_class_and_its_replay_adds_nothing(
     run_job: Any, shelf: str, tmp_path: Path
 ) -> None:
-    """Without its table the sink fails in a worker; with it, the same micro-batch is written once."""
+    """Without its table the sink fails in a worker; once it exists, the same micro-batch is written once."""
     bindings = {
         "notes": f"python:feed:Feed?path={tmp_path / 'feed'}",
         "kept": f"python:shelf:Kept?path={shelf}",

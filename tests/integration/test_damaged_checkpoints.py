@@ -1,6 +1,7 @@
-"""A damaged checkpoint of a real job is refused with an error that names the file and the remedy, or heals.
+"""A damaged checkpoint of a real job is repaired, or refused with an error that names the file and the
+remedy.
 
-One short run records the checkpoint. It is damaged where it was made, since Spark finds some of its files only there.
+One short run records the checkpoint. It is damaged in place, since Spark finds some of its files only there.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Damage = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Recorded:
-    """A job's input, output and checkpoint, and a copy of all to come back to."""
+    """A job's input, output and checkpoint, and a copy of all of them to restore."""
 
     folder: Path
     copy: Path
@@ -60,7 +61,7 @@ class Recorded:
         check_checkpoint(Checkpoint.open(str(self.checkpoint)), 100)
 
 
-# Snapshots of the state often and soon, which Spark otherwise makes each minute.
+# Take snapshots of the state soon and often, instead of each minute.
 SNAPSHOTS = {
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "3",
     "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
@@ -69,7 +70,7 @@ SNAPSHOTS = {
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Recorded:
-    """What a run of nine micro-batches has left, each partition with a second snapshot."""
+    """Record a run of nine micro-batches, so that each partition has a second snapshot."""
     folder = tmp_path_factory.mktemp("recorded")
     for number in range(BATCHES):
         readings = ({"sensor": sensor, "number": number} for sensor in range(SENSORS))
@@ -102,7 +103,7 @@ def bindings_in(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def maintenance_anew(spark: SparkSession) -> Iterator[None]:
-    """Spark looks after state at the interval of whoever is the first, until it is stopped."""
+    """Stop Spark's state maintenance, which otherwise keeps the interval of its first user."""
     stop_state_stores(spark)
     try:
         yield
@@ -112,12 +113,12 @@ def maintenance_anew(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def recorded(recording: Recorded) -> Recorded:
-    """The recorded checkpoint, whole, where it was made."""
+    """Restore the recorded checkpoint in its original place."""
     recording.reset()
     return recording
 
 
-# What is damaged, and how
+# Kinds of damage
 
 
 def delete(path: Path) -> None:
@@ -144,13 +145,13 @@ def flip(path: Path) -> None:
 
 
 def without_checksums(path: Path) -> None:
-    """Take away what would tell that the file has changed."""
+    """Remove checksums that would reveal a change of the file."""
     for name in (f"{path.name}.crc", f".{path.name}.crc", f".{path.name}.crc.crc"):
         path.with_name(name).unlink(missing_ok=True)
 
 
 def versions(checkpoint: Path, ending: str, partition: int = 0) -> list[Path]:
-    """The files of a partition's state with an ending, the newest last."""
+    """Return the state files of a partition with a suffix, the newest last."""
     found = (checkpoint / "state" / "0" / str(partition)).glob(f"[0-9]*.{ending}")
     return sorted(found, key=lambda path: int(path.name.split("_")[0]))
 
@@ -207,7 +208,7 @@ CASES = [
 def test_damage_is_told_with_its_file_and_remedy(
     recorded: Recorded, find: Callable[[Path], Path], how: Callable[[Path], None], remedy: str
 ) -> None:
-    """Before Spark opens anything, and whatever is damaged: the error names the file and what to do."""
+    """The error comes before Spark opens anything, and names the file and the remedy, for any damage."""
     path = find(recorded.checkpoint)
     how(path)
     with pytest.raises(CheckpointError, match=re.escape(remedy)) as caught:
@@ -216,7 +217,7 @@ def test_damage_is_told_with_its_file_and_remedy(
 
 
 def test_a_whole_checkpoint_is_accepted_in_milliseconds(recorded: Recorded) -> None:
-    """Looking through what is there costs next to nothing: at best of five, for the machine may be busy."""
+    """Checking it costs next to nothing; best of five, since the machine may be busy."""
     times = []
     for _ in range(5):
         begun_s = time.perf_counter()
@@ -230,7 +231,7 @@ def doctor(checkpoint: Path) -> dict[str, Finding]:
 
 
 def test_the_doctor_tells_where_a_whole_checkpoint_stands(recorded: Recorded) -> None:
-    """And finds nothing wrong."""
+    """It finds nothing wrong."""
     found = doctor(recorded.checkpoint)
     assert {finding.status for finding in found.values()} == {"ok"}
     assert found["checkpoint use"].found == "no run uses it now"
@@ -239,7 +240,7 @@ def test_the_doctor_tells_where_a_whole_checkpoint_stands(recorded: Recorded) ->
 
 def test_the_doctor_finds_a_bit_that_no_start_looks_at(recorded: Recorded) -> None:
     """It reads the state, which a start leaves to Spark."""
-    # A start reads no more than the beginning of the newest one, which names those before it.
+    # A start reads only the beginning of the newest file, which names the earlier ones.
     path = versions(recorded.checkpoint, "changelog")[-2]
     flip(path)
     without_checksums(path)
@@ -250,7 +251,7 @@ def test_the_doctor_finds_a_bit_that_no_start_looks_at(recorded: Recorded) -> No
 
 
 def test_a_micro_batch_whose_offsets_and_commit_are_gone_is_missed(recorded: Recorded) -> None:
-    """Logs that end early are no smaller checkpoint: the outputs are further than they are."""
+    """Shortened logs do not count as an earlier checkpoint: the outputs are ahead of it."""
     for log in ("offsets", "commits"):
         delete(recorded.checkpoint / log / str(BATCHES - 1))
     with pytest.raises(CheckpointError, match=f"offsets/{BATCHES - 1} is missing"):
@@ -258,7 +259,7 @@ def test_a_micro_batch_whose_offsets_and_commit_are_gone_is_missed(recorded: Rec
 
 
 def test_nothing_starts_from_zero_without_offsets_commits_and_counts(recorded: Recorded) -> None:
-    """When all of Spark's part is gone, the mark still says that the job has begun."""
+    """When all of Spark's files are gone, the mark still shows that the job has started."""
     for name in ("offsets", "commits", "state", "metadata", "counts.json"):
         delete(recorded.checkpoint / name)
     with pytest.raises(CheckpointError, match="it would begin from nothing"):
@@ -266,7 +267,7 @@ def test_nothing_starts_from_zero_without_offsets_commits_and_counts(recorded: R
 
 
 def test_all_snapshots_are_gone(recorded: Recorded) -> None:
-    """Changelogs alone are no state."""
+    """Changelogs without a snapshot are no state."""
     for path in versions(recorded.checkpoint, "zip"):
         delete(path)
     with pytest.raises(CheckpointError, match=r"state/0/0 has no snapshot \(\.zip\)"):
@@ -274,7 +275,7 @@ def test_all_snapshots_are_gone(recorded: Recorded) -> None:
 
 
 def test_a_table_file_of_all_snapshots_is_gone(recorded: Recorded) -> None:
-    """What a snapshot refers to belongs to it."""
+    """The files that a snapshot refers to are part of it."""
     tables = list((recorded.checkpoint / "state/0/0/SSTs").glob("*.sst"))
     assert tables
     for path in [*tables, versions(recorded.checkpoint, "zip")[0]]:
@@ -295,7 +296,7 @@ def test_a_moved_checkpoint_is_told_where_it_was(recorded: Recorded, tmp_path: P
 def test_the_state_after_a_micro_batch_that_is_not_there_is_told(
     recorded: Recorded, spark: SparkSession
 ) -> None:
-    """Spark notices that before it reads anything."""
+    """Spark notices that before it reads any state."""
     (step,) = read_described(recorded.checkpoint).steps.values()
     place = StateLocation(str(recorded.checkpoint), StateFiles(recorded.checkpoint).operator_of)
     with pytest.raises(
@@ -305,7 +306,7 @@ def test_the_state_after_a_micro_batch_that_is_not_there_is_told(
 
 
 def lose_newest_snapshots(checkpoint: Path) -> None:
-    """That of one partition is not there, that of the other is empty."""
+    """Remove the newest snapshot of one partition, and truncate that of the other."""
     delete(versions(checkpoint, "zip", 0)[-1])
     empty(versions(checkpoint, "zip", 1)[-1])
 
@@ -322,13 +323,13 @@ def break_derived_files(checkpoint: Path) -> None:
 
 
 def write_readings(folder: Path, number: int) -> None:
-    """One more file."""
+    """Write one more file."""
     readings = ({"sensor": sensor, "number": number} for sensor in range(SENSORS))
     write_lines(folder / "readings", f"{number:04}.jsonl", readings)
 
 
 def run_on(recorded: Recorded, run_job: Any) -> list[dict[str, int]]:
-    """Run the job on two more files, and give all that it has written."""
+    """Run the job on two more files, and return all of its output."""
     for number in (BATCHES, BATCHES + 1):
         write_readings(recorded.folder, number)
     run_job(recorded_job.job, bindings_in(recorded.folder), checkpoint=str(recorded.checkpoint))
@@ -340,7 +341,7 @@ def run_on(recorded: Recorded, run_job: Any) -> list[dict[str, int]]:
     [lose_newest_snapshots, lose_newest_commit_and_derived_files, break_derived_files],
 )
 def test_what_can_be_made_anew_is_no_damage(recorded: Recorded, run_job: Any, how: Damage) -> None:
-    """Without what the other files imply, the job continues: each reading counts exactly once."""
+    """Files that others imply are recreated, and the job continues: each reading counts exactly once."""
     how(recorded.checkpoint)
     seen = run_on(recorded, run_job)
     assert sorted((row["sensor"], row["count"]) for row in seen) == [
@@ -353,13 +354,13 @@ def lose_the_commit(checkpoint: Path) -> None:
 
 
 def lose_the_state_that_was_written_last(checkpoint: Path) -> None:
-    """The commit is there, but of the state not everything that it names."""
+    """Keep the last commit, but remove some of the state that it names."""
     truncate(versions(checkpoint, "changelog", 0)[-1])
     delete(versions(checkpoint, "changelog", 1)[-1])
 
 
 def lose_all_that_came_last(checkpoint: Path) -> None:
-    """As if nothing had reached the disk since the sync of the last micro-batch, and of the next one only the plan."""
+    """Keep what was synced by the last micro-batch, and only the plan of the next one."""
     newest = checkpoint / "commits" / str(BATCHES - 1)
     plan = (checkpoint / "offsets" / str(BATCHES - 1)).read_text()
     later = plan.replace(f'"position": {BATCHES}', f'"position": {BATCHES + 1}')
@@ -378,7 +379,9 @@ def lose_all_that_came_last(checkpoint: Path) -> None:
     "how", [lose_the_commit, lose_the_state_that_was_written_last, lose_all_that_came_last]
 )
 def test_what_a_power_loss_takes_is_made_good(recorded: Recorded, run_job: Any, how: Damage) -> None:
-    """No output depends on it: the job does the last micro-batch again, and each reading counts exactly once."""
+    """No output depends on the lost files: the job repeats the last micro-batch, and each reading counts
+    exactly once.
+    """
     before = read_lines(recorded.folder / "seen")
     how(recorded.checkpoint)
     seen = run_on(recorded, run_job)
@@ -389,7 +392,7 @@ def test_what_a_power_loss_takes_is_made_good(recorded: Recorded, run_job: Any, 
 
 
 def flipped_changelog(checkpoint: Path) -> Path:
-    # The newest one is read at the start, and made anew.
+    # The newest file is read at the start, and recreated.
     path = versions(checkpoint, "changelog")[-2]
     flip(path)
     return path
@@ -405,12 +408,12 @@ def flipped_tables(checkpoint: Path) -> Path:
     paths = sorted((checkpoint / "state/0/0/SSTs").glob("*.sst"))
     for path in [*paths, versions(checkpoint, "zip")[0]]:
         flip(path)
-    # Which of them, only Spark's log says.
+    # Only Spark's log says which file it is.
     return checkpoint / "state"
 
 
 def flipped_offsets(checkpoint: Path) -> Path:
-    """A digit of a position, which stays JSON."""
+    """Change a digit of a position, so that it is still JSON."""
     path = checkpoint / "offsets" / str(BATCHES - 1)
     path.write_text(path.read_text().replace(f'"position": {BATCHES}', f'"position": {BATCHES - 1}'))
     return path
@@ -445,13 +448,13 @@ def test_what_spark_finds_damaged_is_told_as_damage(
 
 
 def test_the_recording_is_what_it_should_be(recorded: Recorded) -> None:
-    """The other tests would prove nothing on a checkpoint without snapshots and state."""
+    """On a checkpoint without snapshots and state the other tests would prove nothing."""
     assert len(versions(recorded.checkpoint, "zip")) >= 2
     assert json.loads((recorded.checkpoint / "begun.json").read_bytes()) == {"batch": BATCHES - 1}
     assert len(list((recorded.checkpoint / "commits").glob("[0-9]*"))) == BATCHES
 
 
-# At random
+# Random damage
 
 
 def flip_somewhere(path: Path, chance: random.Random) -> None:
@@ -467,7 +470,7 @@ def truncate_somewhere(path: Path, chance: random.Random) -> None:
 
 
 def overwrite_somewhere(path: Path, chance: random.Random) -> None:
-    """A sector of zeros, as disks leave them."""
+    """Overwrite a sector with zeros, as failing disks do."""
     data = bytearray(path.read_bytes())
     start = chance.randrange(len(data) + 1)
     data[start : start + 512] = bytes(len(data[start : start + 512]))
@@ -487,11 +490,11 @@ RANDOM_DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
 
 
 def damage_at_random(checkpoint: Path, chance: random.Random, injected: Injected) -> list[str]:
-    """Damage one file or some, now and then with their checksums; gives what was done."""
+    """Damage one or several files, sometimes with their checksums; return what was done."""
     done = []
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         paths = sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != LOCK_FILE)
-        # There are many files of checksums, of which Spark reads few.
+        # There are many checksum files, of which Spark reads few.
         named = [path for path in paths if not path.name.endswith(".crc")]
         path = chance.choice(named if chance.random() < 0.9 else paths)
         name = chance.choice(sorted(RANDOM_DAMAGES))
@@ -504,7 +507,9 @@ def damage_at_random(checkpoint: Path, chance: random.Random, injected: Injected
 
 
 def outcome(recorded: Recorded, run_job: RunJob) -> tuple[str, str]:
-    """The message of a job that is refused, and what is wrong: it continues exactly, or is refused with a remedy."""
+    """Return the error of a refused job, and what is wrong: a job must continue exactly, or be refused with a
+    remedy.
+    """
     told = ""
     try:
         run_on(recorded, run_job)
@@ -530,7 +535,7 @@ def outcome(recorded: Recorded, run_job: RunJob) -> tuple[str, str]:
 def test_random_damage_is_made_good_or_told(
     recording: Recorded, run_job: RunJob, spark: SparkSession, first: int
 ) -> None:
-    """Any files, in any place: never a wrong result."""
+    """Damage of any files in any place never gives a wrong result."""
     seeds = f"{first} to {first + 24}"
     with noting("damaged checkpoints", "-k random_damage_is_made_good", seeds) as injected:
         found = {}
@@ -538,7 +543,7 @@ def test_random_damage_is_made_good_or_told(
             recording.reset()
             done = damage_at_random(recording.checkpoint, random.Random(seed), injected)
             told, wrong = outcome(recording, run_job)
-            # The session lives on, and looks after the state in the folder that is put back now.
+            # The session continues to maintain the state in the folder that is now restored.
             spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
             if wrong:
                 found[seed] = [*done, told, wrong]

@@ -32,9 +32,9 @@ def event_job() -> ps.Job:
 def test_a_job_reads_and_writes_cloud_events(
     kafka: KafkaBroker, run_job: RunJob, tmp_path: Path, mode: str
 ) -> None:
-    """The id of an event is that of its record; a consumer sees by a header what the body is.
+    """An event's id is that of its record; a header tells consumers the type of the body.
 
-    The events that are read are in the other mode than those that are written, but for the first.
+    Input events are in the other content mode than the output, except the first.
     """
     topics = {name: f"{name}-events-{time.time_ns()}" for name in ("readings", "alerts")}
     for topic in topics.values():

@@ -1,4 +1,4 @@
-"""The temperature-control job on Spark gives, for any input and parallelism, what a fold in plain Python gives."""
+"""The temperature-control job on Spark equals a model in plain Python, for any input and parallelism."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by_sensor(commands: Sequence[dict[str, Any]]) -> dict[int, list[str]]:
 
 
 def drawn(chance: random.Random) -> list[tuple[list[Any], list[Any]]]:
-    """Three micro-batches, in which settings change, and some sensors have none."""
+    """Draw three micro-batches, in which settings change, and some sensors have none."""
 
     def one(sensor: int, **ranges: tuple[float, float]) -> dict[str, Any]:
         return {"sensor_id": sensor, **{name: chance.uniform(*ends) for name, ends in ranges.items()}}
@@ -69,7 +69,7 @@ def drawn(chance: random.Random) -> list[tuple[list[Any], list[Any]]]:
 
 @pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.chaos), 5])
 def test_the_job_gives_the_fold(spark: SparkSession, example: LoadedJob, parallelism: int) -> None:
-    """File k of both streams is batch k, settings first: the command sequence of each sensor is that of the fold."""
+    """File k of both streams is batch k, settings first: each sensor's commands are those of the model."""
     check(example, parallelism, drawn(random.Random(parallelism)))
 
 
@@ -79,7 +79,7 @@ def test_the_job_gives_the_fold(spark: SparkSession, example: LoadedJob, paralle
 def test_any_input_gives_the_fold(
     spark: SparkSession, example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], list[Any]]]
 ) -> None:
-    """The same for any micro-batches, also empty ones."""
+    """The same for any micro-batches, including empty ones."""
     check(example, parallelism, batches)
 
 
@@ -108,7 +108,7 @@ def check(example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], l
 
 
 class TwoFolders:
-    """Readings and settings in files of which one of each makes a micro-batch, with some records that are bad."""
+    """Readings and settings in files, one of each per micro-batch, with some bad records."""
 
     BAD = (
         b'{"sensor_id": 1, "temperature": 2',
@@ -124,7 +124,7 @@ class TwoFolders:
         self.root = root
         self.readings: list[list[dict[str, Any]]] = []
         self.settings: list[list[dict[str, Any]]] = []
-        # Each with its file and its place there, in bytes.
+        # Each has its file and its byte offset.
         self.bad: list[tuple[str, int, bytes]] = []
         self._random = random.Random(seed)
         for number in range(4):
@@ -164,10 +164,10 @@ class TwoFolders:
 
 @pytest.mark.usefixtures("spark")
 def test_the_command_line_tells_what_a_job_has_done(tmp_path: Path) -> None:
-    """What `penstock run` prints, and what stands in the file of each micro-batch.
+    """The test checks the output of `penstock run`, and the output file of each micro-batch.
 
-    The commands in the output file of each batch are those of the fold for that batch. Records that cannot be read
-    become dead letters with all that is needed to find and repeat them, and the JSON line has the counts.
+    The commands in each file are those of the model for that batch. Undecodable records become dead letters
+    with everything needed to find and repeat them, and the JSON line has the counts.
     """
     data = TwoFolders(tmp_path, seed=2)
     checkpoint = tmp_path / "checkpoint"
@@ -188,7 +188,7 @@ def test_the_command_line_tells_what_a_job_has_done(tmp_path: Path) -> None:
 
 
 def check_summary(out: str, data: TwoFolders, found: list[dict[str, Any]]) -> None:
-    """The first line is the job's id, the last one the summary as JSON."""
+    """Check that the first line is the job's id, and the last one the summary as JSON."""
     first, *_, last = out.splitlines()
     summary = json.loads(last)
     assert summary.keys() >= SUMMARY

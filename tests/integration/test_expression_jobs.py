@@ -40,7 +40,7 @@ READINGS = [Reading(1, 24.0), Reading(2, 31.5), Reading(3, 40.0), Reading(1, 0.0
 def test_a_parameter_changes_in_a_running_job(
     spark: SparkSession, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    """Beside the stateless expressions, whose failing record is a dead letter."""
+    """The job also has stateless expressions, whose failing record is a dead letter."""
     with warm_job().start(
         {"readings": READINGS}, checkpoint=tmp_path / "state", parallelism=2, **mode
     ) as run:
@@ -59,7 +59,7 @@ def test_a_parameter_changes_in_a_running_job(
 
 
 def test_a_job_without_steps_goes_on_in_the_other_mode(spark: SparkSession, tmp_path: Path) -> None:
-    """From micro-batches to real time and back: nothing is there to keep, but the positions."""
+    """It switches from micro-batches to real time and back; only positions have to be kept."""
     job = ps.Job("warm")
     readings = job.data_stream("readings", schema=Reading)
     readings.where("temperature > 30").sink_to("warm")

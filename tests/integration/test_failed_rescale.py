@@ -1,4 +1,4 @@
-"""A job that cannot be rescaled continues as it was."""
+"""A job whose rescaling fails continues unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ job.data_stream("hits", schema=Hit).key_by("page").process("count", Count(), out
 
 
 def job_of_hits(folder: Path, module: str) -> tuple[Path, RunSettings]:
-    """The job's file, and the settings with which it counts the 20 pages that are there."""
+    """Return the job's file, and the settings with which it counts the 20 pages."""
     code = folder / f"{module}.py"
     code.write_text(JOB)
     write_lines(folder / "hits", "1.jsonl", [{"page": n} for n in range(20)])
@@ -61,7 +61,7 @@ def job_of_hits(folder: Path, module: str) -> tuple[Path, RunSettings]:
 def test_a_job_whose_rescaling_fails_goes_on(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers with what went wrong, whatever that is, counts on, and is rescaled when it is asked again."""
+    """It answers with the cause, continues to count, and is rescaled when asked again."""
     code, settings = job_of_hits(tmp_path, "failing_rescale_hits")
     checkpoint, folder = Path(settings.checkpoint), tmp_path / "hits"
     write_seed = rescaling.write_seed
@@ -75,7 +75,7 @@ def test_a_job_whose_rescaling_fails_goes_on(
         return sum(len(path.read_text().splitlines()) for path in files) >= number
 
     def answered(tasks: int) -> Answer:
-        # The lock is of this process, so that `ask` would take the job for one that has ended.
+        # This process holds the lock, so `ask` would believe that the job has ended.
         request = new_request("rescale", parallelism=tasks)
         post(checkpoint, request)
         job.await_true(lambda: answer_to(checkpoint, request.id) is not None)
@@ -110,7 +110,9 @@ def seen_of(folder: Path) -> list[tuple[int, int]]:
 def test_a_job_is_rescaled_before_its_first_micro_batch(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That micro-batch was planned, and is refused; what Spark has written for it is in nobody's way."""
+    """That micro-batch was planned, and the rescaling is refused; the files that Spark has written for it do
+    no harm.
+    """
     code, settings = job_of_hits(tmp_path, "early_rescale_hits")
     checkpoint = Path(settings.checkpoint)
     request = new_request("rescale", parallelism=4)

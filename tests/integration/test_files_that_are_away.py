@@ -1,4 +1,4 @@
-"""A share that is away while a job reads it costs a start, and no record and no command."""
+"""A network share that is away while a job reads it ends the run, but loses no record and no command."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def factor_job() -> ps.Job:
 
 
 def found(folder: Path, stream: str, checkpoint: Path) -> None:
-    """Lets the checkpoint know the files of a folder, as a run does that is then ended."""
+    """Record the files of a folder in the checkpoint, like a run that ends right after."""
     binding: Any = parse_binding(stream, f"jsonl:{folder}", "data")
     FileLog(binding, checkpoint / "sources" / f"{stream}.files").freeze()
 
@@ -51,7 +51,7 @@ def found(folder: Path, stream: str, checkpoint: Path) -> None:
 def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
     run_job: Any, tmp_path: Path, away: str
 ) -> None:
-    """The run fails with a sentence and commits nothing; when the file is back, it is read as if nothing had been."""
+    """The run fails with a clear message and commits nothing; once the file is back, it is read normally."""
     write_lines(tmp_path / "numbers", "a.jsonl", [{"key": 1, "n": 5}])
     command = {
         "id": "c",
@@ -79,7 +79,9 @@ def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
 
 @pytest.mark.parametrize("done", [pytest.param(0, marks=pytest.mark.chaos), 1])
 def test_a_plan_that_no_output_has_is_made_anew(run_job: Any, tmp_path: Path, done: int) -> None:
-    """With the bounds that the sources have now, and each record once; the number makes it happen once."""
+    """The new plan has the sources' present bounds, and each record once; the given number makes it happen
+    only once.
+    """
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "products")}
     for n in range(done):
         write_lines(tmp_path / "numbers", f"{n}.jsonl", [{"key": 1, "n": n}])

@@ -1,4 +1,4 @@
-"""Sinks that are formats of Spark: each micro-batch is appended, with its number if wanted."""
+"""Sinks that are Spark formats: each micro-batch is appended, optionally with its number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def keep_job() -> ps.Job:
 
 
 def opened(uri: str, folder: Path, lineage: str = "lineage") -> FormatSink:
-    """The sink of a URI, prepared as by a driver."""
+    """Return the sink of a URI, prepared as by a driver."""
     binding = parse_binding("kept", uri, "sink")
     assert isinstance(binding, SparkBinding)
     sink = FormatSink(binding, RECORDS)
@@ -37,14 +37,14 @@ def opened(uri: str, folder: Path, lineage: str = "lineage") -> FormatSink:
 
 
 def written(sink: FormatSink, batch_id: int, ids: list[int]) -> bytes:
-    """Write records in a task, and return its message."""
+    """Write records in a task; return its message."""
     task = sink.task(TaskContext(batch_id, 0, 0, "lineage"), RECORDS)
     write_block(task, RECORDS, 0, ids, [f"v{number}" for number in ids])
     return task.finish()
 
 
 def test_a_job_appends_its_micro_batches(run_job: Any, spark: SparkSession, tmp_path: Path) -> None:
-    """Of two runs; rows have the number of their micro-batch, and a format that fails ends the run."""
+    """Two runs append; rows have the number of their micro-batch, and a failing format ends the run."""
     rows, orc = tmp_path / "rows", tmp_path / "orc"
     rows.mkdir()
     bindings = {"rows": f"jsonl:{rows}", "kept": f"spark:orc?path={orc}&batch_field=batch"}
@@ -67,7 +67,9 @@ def test_a_job_appends_its_micro_batches(run_job: Any, spark: SparkSession, tmp_
 
 
 def test_a_repeated_commit_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The checkpoint knows what is written; another lineage begins anew, and files of failed tasks are removed."""
+    """The checkpoint records what is written; another lineage starts anew, and files of failed tasks are
+    removed.
+    """
     target = tmp_path / "json"
     uri = f"spark:json?path={target}"
     sink = opened(uri, tmp_path)
@@ -83,6 +85,6 @@ def test_a_repeated_commit_writes_nothing(spark: SparkSession, tmp_path: Path) -
 
 
 def test_the_column_of_the_batch_must_be_new(tmp_path: Path) -> None:
-    """It would hide a field."""
+    """Otherwise it would hide a field."""
     with pytest.raises(BindingError, match="batch_field=id is a field of its records"):
         opened(f"spark:json?path={tmp_path}&batch_field=id", tmp_path)

@@ -1,4 +1,4 @@
-"""A disk that is full for a moment ends a run at most, which then continues: nothing is lost or doubled."""
+"""A disk that is full for a moment at worst ends a run, which then continues: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FULL_S = 6.0
 
 
 class Hits:
-    """A job whose checkpoint and output are on a small disk, and whose input is elsewhere."""
+    """A job with its checkpoint and output on a small disk, and its input elsewhere."""
 
     def __init__(self, folder: Path, disk: SmallDisk) -> None:
         self.disk = disk
@@ -87,7 +87,7 @@ class Hits:
         return [(row["number"], row["page"], row["hits"]) for row in map(json.loads, lines)]
 
     def expected(self) -> list[tuple[int, int, int]]:
-        """The fold."""
+        """Return the output that the model expects."""
         counts: dict[int, int] = {}
         found = []
         for number, page in enumerate(self._pages):
@@ -97,7 +97,7 @@ class Hits:
 
 
 def run_into_it(hits: Hits, spark: SparkSession, left: int) -> str:
-    """Let the disk become full while the job runs; gives how the run ended, or that it has not."""
+    """Fill the disk while the job runs; return how the run ended, or None if it has not."""
     with JobInSession(spark, hits.job, hits.settings) as job:
         hits.add(1)
         job.await_true(lambda: hits.done)
@@ -108,7 +108,7 @@ def run_into_it(hits: Hits, spark: SparkSession, left: int) -> str:
             hits.disk.fill(left)
             time.sleep(0.05)
         if job.running:
-            # It waits, or has found room enough: it continues when there is more.
+            # It waits, or has found enough space: it continues when there is more.
             hits.disk.free()
             job.await_true(lambda: hits.done or not job.running)
         if job.running:
@@ -121,7 +121,7 @@ def run_into_it(hits: Hits, spark: SparkSession, left: int) -> str:
 
 
 def check_told(error: PenstockError) -> None:
-    """The error names the full disk, and so does the exit code."""
+    """Check that the error names the full disk, and that the exit code fits."""
     assert (fault_of(error), is_retryable(error), error.exit_code) == ("external", True, 3), repr(error)
 
 
@@ -138,7 +138,7 @@ def check_disk(
             disk.fill(left)
             if injected is not None:
                 injected.add("start on a full disk")
-            # A start is refused before anything costly, and leaves all as it is.
+            # A start is refused before any expensive work, and changes nothing.
             with JobInSession(spark, hits.job, hits.settings) as job, pytest.raises(PenstockError) as caught:
                 job.wait()
             check_told(caught.value)
@@ -151,13 +151,13 @@ def check_disk(
 
 
 def test_a_run_on_a_full_disk_ends_and_goes_on(tmp_path: Path, spark: SparkSession) -> None:
-    """Nothing is left, or too little for a micro-batch: the error names the full disk, and so does the exit code."""
+    """There is no space, or too little for a micro-batch: error and exit code say that the disk is full."""
     check_disk(tmp_path, spark, [0, 40 << 10])
 
 
 @pytest.mark.chaos
 def test_runs_on_a_full_disk_end_and_go_on(tmp_path: Path, spark: SparkSession) -> None:
-    """With amounts of room at which now this and now that file is the first that cannot be written."""
+    """The amounts of space are such that each time another file is the first that cannot be written."""
     amounts = [n << 10 for n in (0, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 100, 140, 200)]
     with noting("full disks", "-k runs_on_a_full_disk", "7") as injected:
         check_disk(tmp_path, spark, amounts, injected)

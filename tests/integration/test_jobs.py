@@ -1,4 +1,4 @@
-"""Jobs of every shape run on Spark and give what plain Python gives."""
+"""Jobs of every shape run on Spark and equal plain Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Purchase:
 
 @dataclass
 class Limit:
-    """The most that a customer may spend."""
+    """The maximum that a customer may spend."""
 
     customer: str
     most: float
@@ -42,7 +42,7 @@ class Limit:
 
 @dataclass
 class Block:
-    """A customer is blocked or not."""
+    """Whether a customer is blocked."""
 
     customer: str
     blocked: bool
@@ -50,7 +50,7 @@ class Block:
 
 @dataclass
 class Total:
-    """What a customer has spent so far."""
+    """A customer's total so far."""
 
     customer: str
     total: float
@@ -58,7 +58,7 @@ class Total:
 
 @dataclass
 class Alarm:
-    """A customer is over the limit."""
+    """A customer who is over the limit."""
 
     customer: str
     reason: str
@@ -66,14 +66,14 @@ class Alarm:
 
 @dataclass
 class Count:
-    """How many alarms had a reason."""
+    """The number of alarms with a reason."""
 
     reason: str
     count: int
 
 
 class Spending(ps.ConnectedProcessFunction):
-    """Sums up, and raises alarms to a side output."""
+    """Sums up, and emits alarms to a side output."""
 
     side_outputs = {"alarms": Alarm}
     total = ps.ValueState(float)
@@ -101,7 +101,7 @@ class Spending(ps.ConnectedProcessFunction):
 
 
 class Counting(ps.ProcessFunction):
-    """Counts records of a key."""
+    """Counts the records of a key."""
 
     seen = ps.ValueState(int)
 
@@ -111,7 +111,7 @@ class Counting(ps.ProcessFunction):
 
 
 def spending_job() -> ps.Job:
-    """Two control streams, a filter, a side output, and a second keyed step behind it."""
+    """Return a job with two control streams, a filter, a side output, and a second keyed step after it."""
     job = ps.Job("spending", key_groups=16)
     purchases = job.data_stream("purchases", schema=Purchase)
     limits = job.control_stream("limits", schema=Limit)
@@ -130,7 +130,8 @@ def spending_job() -> ps.Job:
 
 
 def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -> None:
-    """Several control streams steer one step; its side output goes to a sink and through a second keyed step.
+    """Several control streams control one step; its side output goes to a sink and through a second keyed
+    step.
 
     A second run on the same checkpoint continues with the state, and does not read files again.
     """
@@ -174,7 +175,7 @@ def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -
 
 
 class Pairing(ps.ProcessFunction):
-    """Pairs the amounts of a part."""
+    """Pairs the amounts of a partition."""
 
     waiting = ps.OperatorListState(Purchase)
     shops = ps.UnionListState(int)
@@ -190,7 +191,7 @@ class Pairing(ps.ProcessFunction):
 
 
 def test_operator_state_survives_a_restart(run_job: Any, tmp_path: Path) -> None:
-    """A step without a key pairs what came before with what comes after."""
+    """A step without a key pairs records from before the restart with later ones."""
     job = ps.Job("pairing", key_groups=1)
     job.data_stream("purchases", schema=Purchase).process("pair", Pairing()).sink_to("pairs")
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("purchases", "pairs")}
@@ -206,10 +207,10 @@ def test_operator_state_survives_a_restart(run_job: Any, tmp_path: Path) -> None
 
 
 def test_bad_records_stop_a_strict_job_and_are_else_set_aside(run_job: Any, tmp_path: Path) -> None:
-    """What does not decode and what user code refuses is in the dead letters, with its place and its bytes.
+    """Records that fail to decode or that user code rejects are dead letters, with their place and bytes.
 
-    With strict the job ends with a sentence that names the first, and writes nothing of that batch. Without it the
-    job then continues from the same checkpoint, and nothing is missing.
+    With strict the job ends with a message that names the first, and writes nothing of that batch. Without it
+    the job then continues from the same checkpoint, and nothing is missing.
     """
     lines = [
         '{"customer": "ann", "shop": 1, "amount": 5}',
@@ -249,7 +250,7 @@ def test_bad_records_stop_a_strict_job_and_are_else_set_aside(run_job: Any, tmp_
 
 
 def test_a_checkpoint_of_another_job_is_refused(run_job: Any, tmp_path: Path) -> None:
-    """The checkpoint knows whose it is."""
+    """The checkpoint records its job."""
     (tmp_path / "numbers").mkdir()
     bindings = {"numbers": f"jsonl:{tmp_path}/numbers", "squares": f"jsonl:{tmp_path}/squares"}
     run_job(squares_job(), bindings)
@@ -317,9 +318,9 @@ def test_files_of_every_format_in_and_out(run_job: Any, tmp_path: Path, form: st
 def test_a_replay_writes_the_same_bytes(
     run_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same input in the same batches gives byte-identical files, run after run.
+    """The same input in the same batches gives byte-identical files in every run.
 
-    Of one file there is so much that it goes from task to task in files, and in the other run through Spark.
+    One file is so large that it passes from task to task in files in one run, and through Spark in the other.
     """
     carried: list[int] = []
 

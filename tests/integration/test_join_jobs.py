@@ -1,4 +1,4 @@
-"""Joins in Spark, in micro-batches and in real time, with a restart between: what the test kit has for the records."""
+"""Joins in Spark, in micro-batches and in real time, with a restart in between, equal the test kit's results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.testing import JobHarness
 
 @dataclass
 class Event:
-    """Something that happened to a key."""
+    """An event of a key."""
 
     k: str
     v: int
@@ -27,7 +27,7 @@ class Event:
 
 @dataclass
 class Both:
-    """How much a window has of both sides."""
+    """The counts of both sides in a window."""
 
     k: str
     left: int
@@ -40,7 +40,7 @@ def count_both(key: str, window: Any, left: list[Event], right: list[Event]) -> 
 
 
 def joins_job() -> ps.Job:
-    """A job with a join of each kind, on the same two streams."""
+    """Return a job with a join of each kind, on the same two streams."""
     job = ps.Job("joins")
     marks = ps.Watermarks.bounded("100ms")
     left, right = (
@@ -67,7 +67,7 @@ FAR = Event("z", 0, 10_000)
 
 
 def values(records: list[Any]) -> Counter[Any]:
-    """Records without an order."""
+    """Return records in a canonical order."""
     return Counter(astuple(one) if isinstance(one, Both) else msgspec.structs.astuple(one) for one in records)
 
 
@@ -77,7 +77,7 @@ def values(records: list[Any]) -> Counter[Any]:
     ids=["micro-batches", "real time"],
 )
 def test_joins_continue_after_a_restart(spark: SparkSession, tmp_path: Path, mode: dict[str, int]) -> None:
-    """With the rows that they held, and the time that had passed."""
+    """They keep their rows and the progress of event time."""
     expected = JobHarness(joins_job())
     expected.send("names", *NAMES)
     expected.run_batch()
@@ -98,6 +98,6 @@ def test_joins_continue_after_a_restart(spark: SparkSession, tmp_path: Path, mod
         run.await_batch()
         last = run.stop()
     for name in SINKS:
-        # The output is that of both runs.
+        # The output is that of both runs together.
         assert values(last.output(name)) == values(expected.output(name)), name
     assert not first.dead_letters()

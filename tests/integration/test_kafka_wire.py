@@ -1,4 +1,4 @@
-"""Kafka and protobuf as other programs write and read them, good messages and bad ones."""
+"""Kafka and protobuf messages, good and bad, are exchanged with other programs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control"
 def test_messages_of_the_plain_library_in_and_out(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """What the plain libraries write is read and the other way round; what is broken is set aside as it came."""
+    """Messages from the plain libraries are read, and vice versa; broken ones are kept as dead letters
+    unchanged.
+    """
     example = load_job(str(EXAMPLE / "job.py"))
-    # The job's own module, which its file has imported.
+    # The module that the job's file has imported.
     import messages_pb2 as messages
 
     topics = {name: f"{name}-wire-{time.time_ns()}" for name in ("readings", "settings", "heaters")}
@@ -65,7 +67,7 @@ def test_messages_of_the_plain_library_in_and_out(
     places = sorted(
         (letter["partition"], letter["offset"], base64.b64decode(letter["raw"])) for letter in letters
     )
-    # An empty message is one whose fields all have their defaults: sensor 0, which has no setting.
+    # In an empty message all fields have their defaults: sensor 0, which has no setting.
     bad = [(number, value or b"") for number, value in enumerate(readings) if number in (1, 2, 4, 7)]
     assert places == [("00001", number, value) for number, value in bad]
     assert summary.dead_letters == 4

@@ -1,4 +1,4 @@
-"""Jobs that are run from Python, in the session that tests share and in a program of their own."""
+"""Jobs that are run from Python, in the shared session and in a program of their own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_order(alarms: list[Alarm]) -> list[Alarm]:
 @pytest.mark.parametrize(
     "readings",
     [
-        # The test of a run that goes on has a list.
+        # In the test of a continued run this is a list.
         pytest.param(lambda: READINGS, marks=pytest.mark.chaos),
         lambda: pd.DataFrame([vars(one) for one in READINGS]),
         pytest.param(lambda: pa.Table.from_pylist([vars(one) for one in READINGS]), marks=pytest.mark.chaos),
@@ -47,7 +47,7 @@ def in_order(alarms: list[Alarm]) -> list[Alarm]:
     ids=["list", "pandas", "arrow", "iterator"],
 )
 def test_a_bounded_run_gives_what_left_through_its_sinks(spark: SparkSession, readings: Any) -> None:
-    """As records, and as a table."""
+    """They are returned as records, and as a table."""
     result = job.run({"readings": readings(), "limits": LIMITS}, parallelism=2)
     assert in_order(result.output("alarms")) == ALARMS
     assert sorted(result.output_table("alarms").to_pandas().temperature) == [26.0, 31.0]
@@ -57,7 +57,7 @@ def test_a_bounded_run_gives_what_left_through_its_sinks(spark: SparkSession, re
 
 
 def test_a_run_is_fed_steered_looked_at_and_stopped(spark: SparkSession, tmp_path: Path) -> None:
-    """All of it by the run that start gives."""
+    """The run that `start` returns does all of it."""
     with job.start({"readings": READINGS[:1]}, checkpoint=tmp_path / "state", parallelism=2) as run:
         run.send("limits", Limit(1, 25.0))
         run.await_batch()
@@ -91,7 +91,7 @@ def test_a_run_is_fed_steered_looked_at_and_stopped(spark: SparkSession, tmp_pat
 
 
 def test_a_run_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    """The same records are not read again, and others are refused."""
+    """Records are not read twice, and a different list is refused."""
     bindings = {"readings": READINGS, "limits": LIMITS}
     for _ in range(2):
         result = job.run(bindings, checkpoint=tmp_path / "state", parallelism=2)
@@ -108,7 +108,7 @@ def test_a_run_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) 
 
 
 def test_what_an_earlier_run_left_in_the_jvm_takes_no_lock_away(spark: SparkSession, tmp_path: Path) -> None:
-    """The garbage collector closes no file of the first, which would end the lock of the second."""
+    """Garbage collection closes no file of the first run, which would release the lock of the second."""
     jvm: Any = spark._jvm
     held = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)"
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_what_an_earlier_run_left_in_the_jvm_takes_no_lock_away(spark: SparkSess
 
 
 def test_an_iterator_feeds_a_run(spark: SparkSession) -> None:
-    """Its records are processed while it gives further ones."""
+    """Its records are processed while it yields more."""
     goes_on = threading.Event()
 
     def readings() -> Iterator[Reading]:
@@ -141,7 +141,7 @@ def test_an_iterator_feeds_a_run(spark: SparkSession) -> None:
 
 
 def test_a_run_that_fails_raises_why(spark: SparkSession) -> None:
-    """Where somebody waits for it, and where it is left."""
+    """The error is raised where the caller waits, and where it leaves the block."""
     with pytest.raises(PenstockError, match="could not be processed at step 'watch'"):
         job.run({"readings": [Reading(1, -300.0)]}, strict=True)
     run = job.start(strict=True)
@@ -153,7 +153,7 @@ def test_a_run_that_fails_raises_why(spark: SparkSession) -> None:
 
 
 def test_uris_go_as_before(spark: SparkSession, tmp_path: Path) -> None:
-    """A sink with a URI is not collected."""
+    """Only sinks without a URI are collected."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.jsonl").write_text(json.dumps({"room": 1, "temperature": 26.0}) + "\n")
     bindings = {"readings": f"jsonl:{tmp_path}/in", "limits": LIMITS, "alarms": f"jsonl:{tmp_path}/out"}
@@ -187,7 +187,7 @@ def test_uris_go_as_before(spark: SparkSession, tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_refused(
     spark: SparkSession, bindings: Any, more: Any, error: type[Exception], message: str
 ) -> None:
-    """Before anything starts."""
+    """The refusal comes before anything starts."""
     with pytest.raises(error, match=message):
         job.run(bindings, **more)
 
@@ -221,7 +221,7 @@ if __name__ == "__main__":
 @pytest.mark.chaos  # tests/system/test_readme.py runs a program once
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_program_runs_its_own_job(tmp_path: Path, runs: int) -> None:
-    """Each time with a Spark of its own; its classes and the modules beside it reach the workers."""
+    """Each run starts its own Spark; its classes and the modules beside it reach the workers."""
     (tmp_path / "program.py").write_text(PROGRAM.replace("RUNS", str(runs)))
     (tmp_path / "neighbour.py").write_text("LIMIT = 25.0\n")
     done = subprocess.run(
@@ -231,7 +231,7 @@ def test_a_program_runs_its_own_job(tmp_path: Path, runs: int) -> None:
 
 
 def test_what_a_program_cannot_send_is_refused(tmp_path: Path) -> None:
-    """A Struct of the program itself, before Spark starts."""
+    """A Struct defined in the program itself is refused before Spark starts."""
     struct = PROGRAM.replace("RUNS", "1").replace(
         "@dataclass\nclass Warm:", "class Warm(__import__('msgspec').Struct):"
     )

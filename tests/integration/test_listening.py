@@ -1,4 +1,4 @@
-"""What a driver with a local master listens at: addresses of this machine, and nothing else."""
+"""With a local master a driver listens only on addresses of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTENS = "0A"
 
 
 def test_a_local_driver_listens_for_this_machine_only(spark: SparkSession) -> None:
-    # What a first micro-batch opens is open afterwards.
+    # Sockets opened by a first micro-batch stay open afterwards.
     assert spark.range(8, numPartitions=2).repartition(2).count() == 8
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
 
@@ -25,7 +25,7 @@ def test_a_local_driver_listens_for_this_machine_only(spark: SparkSession) -> No
 
 
 def _addresses(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The addresses at which a process listens."""
+    """Return the addresses on which a process listens."""
     sockets = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -44,7 +44,7 @@ def _addresses(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as the kernel writes it: words of 32 bits in the order of the machine."""
+    """Return an address from the kernel's form: words of 32 bits in the machine's byte order."""
     words = bytes.fromhex(text)
     packed = b"".join(
         struct.pack("=I", *struct.unpack(">I", words[i : i + 4])) for i in range(0, len(words), 4)

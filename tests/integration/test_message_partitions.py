@@ -1,4 +1,4 @@
-"""Which partition a Kafka sink puts a message into, on a real broker."""
+"""The partition that a Kafka sink chooses for a message, on a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.sinks.message_parts import Messages
 
 
 def test_keys_go_where_java_s_client_puts_them(kafka: KafkaBroker, topic: str) -> None:
-    """So records can be joined by key with those of producers in Java."""
+    """So records can be joined by key with those of Java producers."""
     _, binding = sink_of(kafka, topic, "")
     producer = PlainProducer.of(binding)
     keys = pa.array(list(MURMUR2), pa.binary())
@@ -30,7 +30,7 @@ def test_keys_go_where_java_s_client_puts_them(kafka: KafkaBroker, topic: str) -
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_a_field_chooses_the_partition(kafka: KafkaBroker, topic: str, delivery: str) -> None:
-    """As Java's client would by a key of that content; the key is another, and decides where the field is null."""
+    """Java's client would choose so for a key of that content; the real key decides where the field is null."""
     sink, _ = sink_of(kafka, topic, f"key=n&partition_by=site&delivery={delivery}")
     sink.prepare("line", "")
     kind = record_type("site STRING, n INT")

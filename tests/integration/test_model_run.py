@@ -1,4 +1,4 @@
-"""Models on Spark: versions that come into a running job beside it, and go with its savepoints."""
+"""Models on Spark: versions are loaded into a running job without stopping it, and are part of savepoints."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ payments.key_by("card").process("score", Score(), output=output).sink_to("scores
 
 
 class Cards:
-    """The job in a folder, with what goes in and comes out."""
+    """The job in a folder, with its input and output."""
 
     def __init__(self, folder: Path, session: SparkSession, **more: Any) -> None:
         self.folder = folder
-        # Jobs of one session have files of different names.
+        # The job files of one session must have different names.
         self.file = folder / f"cards_{uuid.uuid4().hex[:8]}.py"
         self.file.write_text(JOB)
         (folder / "payments").mkdir()
@@ -77,7 +77,7 @@ class Cards:
         self.fed = 0
 
     def pay(self) -> None:
-        """Ten payments of as many cards; waits for their scores."""
+        """Send ten payments of as many cards; wait for their scores."""
         self.fed += 10
         write_lines(
             self.folder / "payments",
@@ -87,7 +87,7 @@ class Cards:
         self.run.await_true(lambda: len(read_lines(self.folder / "scores")) == self.fed)
 
     def versions(self) -> list[str]:
-        """The versions of the last ten scores."""
+        """Return the versions of the last ten scores."""
         return [found["version"] for found in read_lines(self.folder / "scores")[-10:]]
 
     def command(self, kind: str, **payload: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Cards:
         self.run.await_true(lambda: f"Version '{version}' of the model 'fraud'" in self.run.err)
 
     def load_late(self, version: str, factor: float) -> None:
-        """Load a version whose file is not there yet."""
+        """Load a version whose file does not exist yet."""
         content = save({"factor": np.array([factor])})
         path = self.folder / f"{version}.safetensors"
         sha256 = hashlib.sha256(content).hexdigest()
@@ -134,7 +134,7 @@ class Cards:
 def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
     mode: dict[str, Any], tmp_path: Path, spark: SparkSession
 ) -> None:
-    """In micro-batches and in real time; a later job needs no more than the savepoint."""
+    """This holds in both modes; a later job needs only the savepoint."""
     (tmp_path / "first").mkdir()
     cards = Cards(tmp_path / "first", spark, **mode)
     with cards.run:
@@ -182,7 +182,9 @@ def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
 
 
 def assert_policy_rolls_back(cards: Cards) -> None:
-    """A version without usable scores serves until the policy sees it; the version before scores meanwhile."""
+    """Check that a version without usable scores serves until the policy acts; the previous version scores
+    meanwhile.
+    """
     cards.load("bad", float("nan"))
     cards.command("validate", version="bad")
     policy = {"fraud-policy": {"max_failures": 0.5, "roll_back_records": 10}}
@@ -207,7 +209,9 @@ def assert_policy_rolls_back(cards: Cards) -> None:
 
 
 def assert_a_hanging_version_takes_nothing_with_it(cards: Cards) -> None:
-    """Its worker ends, the query starts again, the version before scores, and the version is rolled back."""
+    """Check that its worker ends, the query restarts, the previous version scores, and the version is rolled
+    back.
+    """
     cards.load("hangs", 666.0)
     cards.command("validate", version="hangs")
     promotion = cards.command("promote", version="hangs")
@@ -224,7 +228,9 @@ def assert_a_hanging_version_takes_nothing_with_it(cards: Cards) -> None:
 
 
 def assert_a_removed_version_leaves_the_checkpoint(cards: Cards) -> None:
-    """Its content, once the checkpoint cannot go back to a micro-batch that knows it; the others stay."""
+    """Check that its content is deleted once the checkpoint cannot go back to a micro-batch that uses it;
+    others stay.
+    """
     models = cards.checkpoint / "models"
     sha256 = hashlib.sha256((cards.folder / "bad.safetensors").read_bytes()).hexdigest()
     serving = next(models.glob(hashlib.sha256(save({"factor": np.array([3.0])})).hexdigest()))

@@ -1,4 +1,4 @@
-"""Metrics and events of whole jobs: metrics agree with what the jobs did, and each run has its events."""
+"""Metrics and events of whole jobs: metrics agree with the jobs' work, and each run has its events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Visit:
 
 @dataclass
 class Total:
-    """How often a page was visited."""
+    """The number of visits of a page."""
 
     page: int
     total: int
@@ -65,13 +65,15 @@ def visits_job() -> ps.Job:
 
 
 def write_visits(folder: Path, number: int) -> None:
-    """A file of 200 visits of 20 pages, at one second each from 200 times its number on."""
+    """Write a file of 200 visits of 20 pages, one second apart, from 200 times the file's number on."""
     visits = [{"page": n % 20, "at": 1000 * (200 * number + n)} for n in range(200)]
     write_lines(folder, f"{number:03}.jsonl", visits)
 
 
 def test_metrics_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) -> None:
-    """Micro-batch by micro-batch, over two runs, the second of which fails; and no password is in either."""
+    """They are compared micro-batch by micro-batch, over two runs, the second of which fails; neither has a
+    password.
+    """
     folder, checkpoint = tmp_path / "visits", tmp_path / "checkpoint"
     for number in range(3):
         write_visits(folder, number)
@@ -84,7 +86,7 @@ def test_metrics_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     summary = run_job(visits_job(), bindings, parallelism=2)
     ended = dt.datetime.now(dt.UTC)
 
-    # The last micro-batch is that in which time ends.
+    # Time ends in the last micro-batch.
     found = read_batch_metrics(checkpoint)
     assert [metrics.batch for metrics in found] == list(range(summary.batches)) == [0, 1, 2, 3]
     assert {metrics.job_id for metrics in found} == {summary.job_id}
@@ -107,7 +109,7 @@ def test_metrics_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     assert count.skew is not None
     assert 1 <= count.skew < 2
     assert count.state_bytes > 0
-    # One millisecond behind the newest visit.
+    # One millisecond less than the time of the newest visit.
     assert count.watermark == instant_of(198_999)
     assert last.steps["count"].watermark == instant_of(598_999)
     assert last.steps["windows"].keys == 0
@@ -118,7 +120,7 @@ def test_metrics_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     assert last.memory is not None
     assert min(last.memory.driver_bytes, last.memory.jvm_bytes, last.memory.heap_used_bytes) > 1 << 20
 
-    # A second run goes on in the same files, and what makes it fail is told.
+    # A second run continues the same files, and its failure is recorded.
     write_visits(folder, 3)
     broken = "kafka://127.0.0.1:1/totals?sasl.password=canary-1"
     with pytest.raises(ExternalSystemError):
@@ -146,7 +148,7 @@ def test_metrics_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
 def test_what_comes_after_a_while_of_nothing_has_its_metrics(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though Spark tells of its looks in vain under the number of the micro-batch that comes next."""
+    """Spark reports idle triggers under the number of the next micro-batch."""
     job = ps.Job("rare-visits", key_groups=8)
     visits = job.data_stream("visits", schema=Visit)
     visits.key_by("page").process("count", Count(), output=Total).sink_to("totals")

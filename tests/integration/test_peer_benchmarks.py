@@ -1,6 +1,6 @@
-"""The benchmarks beside Flink and of loads: what they send, what they check and what they say, without a job.
+"""Benchmarks against Flink and of loads: what they send, check and print, without running a job.
 
-With their jobs they take minutes, as `make bench-peers ARGS="--small"` and `make bench-loads ARGS="--small"`.
+With their jobs they take minutes: `make bench-peers ARGS="--small"` and `make bench-loads ARGS="--small"`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SENSORS = [0, 1, 127, 128, 300, 16_384, 2**31 - 1, 5, 0]
 
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The example's messages, as protobuf's own code has them."""
+    """Return the example's messages, encoded by protobuf itself."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "temperature_control"))
     import messages_pb2
 
@@ -41,7 +41,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_messages_in_bulk_are_those_of_protobuf(messages: Any) -> None:
-    """Readings and settings have the bytes that protobuf gives them."""
+    """Readings and settings have protobuf's bytes."""
     expected = [messages.SensorData(sensorID=one, temperature=1.5).SerializeToString() for one in SENSORS]
     assert wire.reading_messages(SENSORS, np.full(len(SENSORS), 1.5)) == expected
     setting = messages.TemperatureControl(sensorID=300, desired=20.0, upDelta=1.0, downDelta=1.0)
@@ -49,7 +49,7 @@ def test_messages_in_bulk_are_those_of_protobuf(messages: Any) -> None:
 
 
 def test_commands_are_decoded_in_bulk(messages: Any) -> None:
-    """Sensor and command come back, also where protobuf leaves a default value out; other bytes are refused."""
+    """Sensor and command are decoded, also where protobuf omits a default value; other bytes are refused."""
     orders = [messages.On, messages.Off] * 4 + [messages.Off]
     values = [
         messages.HeaterControl(sensorID=sensor, command=order).SerializeToString()
@@ -67,13 +67,14 @@ def test_commands_are_decoded_in_bulk(messages: Any) -> None:
 def test_a_probe_matches_each_reading_with_its_command(
     tmp_path: Path, kafka: KafkaBroker, messages: Any
 ) -> None:
-    """Commands are those of their sensors' readings in turn; a missing, a repeated and a wrong one are counted."""
+    """Commands are matched with their sensors' readings in turn; missing, repeated and wrong ones are counted."""
     readings, heaters = f"{tmp_path.name}-in", f"{tmp_path.name}-out"
     create_topic(kafka, readings, 2)
     create_topic(kafka, heaters, 2)
     with Probe(kafka, readings, heaters, probe_rooms(3), 2) as probe:
         probe.send(7, 1_000, lambda: None)
-        # Sensors 0, 1, 2, 0, 1, 2, 0 were too warm, too cold, too warm: 2 is told one thing, 0 the same twice.
+        # Sensors 0, 1, 2, 0, 1, 2, 0 were too warm, too cold, too warm: 2 gets one command, 0 the same one
+        # twice.
         told = [(0, messages.Off), (1, messages.Off), (2, messages.Off), (0, messages.On), (1, messages.On)]
         told += [(0, messages.On), (0, messages.Off), (1, messages.Off)]
         values = [messages.HeaterControl(sensorID=s, command=c).SerializeToString() for s, c in told]
@@ -81,14 +82,14 @@ def test_a_probe_matches_each_reading_with_its_command(
         probe.await_answers(1.0)
         trips = probe.trips(0, 7)
     assert (trips.readings, trips.unanswered, trips.repeated) == (7, 1, 1)
-    # Sensor 1 was read twice and told three times.
+    # Sensor 1 was read twice and got three commands.
     assert trips.wrong == 1
     assert (trips.latency_ms > 0).all()
     assert len(trips.latency_ms) == 6
 
 
 def test_a_program_that_ends_is_told_with_what_it_wrote(tmp_path: Path) -> None:
-    """A contestant that ends is an error with its last lines; one that runs ends with the block."""
+    """A contestant that ends raises an error with its last lines; a running one is stopped with the block."""
     with (
         Program([sys.executable, "-c", "print('no broker')"], tmp_path / "log") as program,
         pytest.raises(ContestantError, match=r"ended with 0:\nno broker"),
@@ -101,7 +102,7 @@ def test_a_program_that_ends_is_told_with_what_it_wrote(tmp_path: Path) -> None:
 
 
 def test_pages_that_processes_share_count_once(tmp_path: Path) -> None:
-    """Four processes with the same 100 MB have 100 MB in proportion, and 400 MB resident."""
+    """Four processes that share 100 MB have 100 MB proportionally, and 400 MB resident."""
     code = "import os, time; kept = bytearray(os.urandom(100 << 20)); os.fork(); os.fork(); time.sleep(60)"
     with (
         Program([sys.executable, "-c", code], tmp_path / "log") as program,
@@ -127,7 +128,7 @@ def _check_for_ever(program: Program) -> None:
 
 
 def test_without_maven_flink_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install, and how to do without Flink."""
+    """The message says what to install, and how to run without Flink."""
     monkeypatch.setattr(contestants, "_TARGET", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MissingToolError, match=r"no mvn on PATH.*Install Maven.*leave Flink out"):
@@ -156,7 +157,7 @@ def test_contestants_are_commands() -> None:
 
 
 def test_peers_are_shown_beside_flink(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ratios are the medians of those to Flink's run of the same round; a run that failed has none."""
+    """Ratios are medians relative to Flink's run of the same round; a failed run has none."""
     flink = {
         "contestant": "flink",
         "steady_per_s": 100,
@@ -210,7 +211,7 @@ def test_notes_are_checked_by_key_and_number() -> None:
 
 
 def test_loads_and_control_latencies_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each load has a row with its figures, or with the reason why it failed."""
+    """Each load has a row with its figures, or with the reason of its failure."""
     found = {
         "idle": {"cpu_percent": 2.5, "memory_mb": 1_500},
         "many_keys": {"failed": "penstock ended\nOutOfMemory"},

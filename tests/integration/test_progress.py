@@ -1,4 +1,4 @@
-"""Progress: a job that was started in Python reports how far it is, up to its last micro-batch."""
+"""Progress: a job started from Python reports its progress, up to its last micro-batch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.jobs.settings import RunSettings
 
 @dataclass
 class Visit:
-    """A visit, and the file that shows that it is being processed."""
+    """A visit, and a file whose existence shows that it is being processed."""
 
     mark: str
 
 
 def mark(visit: Visit) -> Visit:
-    """Make the file."""
+    """Create the file."""
     Path(visit.mark).touch()
     return visit
 

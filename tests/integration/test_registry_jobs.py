@@ -1,4 +1,4 @@
-"""Jobs whose topics are JSON Schema and protobuf with a schema registry."""
+"""Jobs whose topics use JSON Schema and protobuf with a schema registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.machine.kafka_broker import KafkaBroker
 
 
 def reading_class() -> Any:
-    """A message class as protoc generates it."""
+    """Return a message class as protoc generates it."""
     file = FileDescriptorProto(name="reading.proto", package="plant", syntax="proto3")
     file.message_type.add(name="Head")
     message = file.message_type.add(name="Reading")
@@ -41,8 +41,8 @@ READING = {
 def test_a_job_reads_json_schema_and_writes_protobuf(
     kafka: KafkaBroker, run_job: RunJob, tmp_path: Path
 ) -> None:
-    """What the schema does not allow is a dead letter with its path; the file of the messages is registered."""
-    # Workers load this module as that of the job, and do not have the folder of the server.
+    """A value that the schema forbids is a dead letter with its path; the messages' proto file is registered."""
+    # Workers import this module as the job's, but do not have the folder of the server.
     from registry_server import running_registry
 
     job = ps.Job("registered")

@@ -1,4 +1,4 @@
-"""Sink partitions without a keyed step: a replay gives each of them the same records, however reading is shared out."""
+"""Sink partitions without a keyed step: a replay gives each the same records, whatever tasks read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH, PARTITION = r"\d{10}", r"(\d{5})"
 
 @dataclass
 class Line:
-    """Where a line is from."""
+    """A line and its origin."""
 
     file: str
     number: int
@@ -30,14 +30,14 @@ job.data_stream("lines", schema=Line).filter(lambda line: line.number >= 0).sink
 
 
 def write_file(folder: Path, name: str, lines: int) -> None:
-    """Lines of the same size."""
+    """Write lines of equal size."""
     text = "".join(f'{{"file": "{name}", "number": {number:3}}}\n' for number in range(lines))
     (folder / f"{name}.jsonl").write_text(text)
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, str]]:
-    """What each sink partition was given, attempt by attempt; the sink is as one that commits in its tasks."""
+    """Return what each sink partition got, by attempt; the sink acts as one that commits in its tasks."""
     found: list[dict[int, str]] = []
     commit = FilesSink.commit
 
@@ -58,10 +58,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, str]]:
 def test_a_replay_that_reads_in_other_tasks_writes_the_same(
     run_job: RunJob, tmp_path: Path, seen: list[dict[int, str]]
 ) -> None:
-    """A file that has grown meanwhile makes another share of the reading; each sink partition has what it had."""
+    """A file that has grown changes the division of the reading; each sink partition gets the same records."""
     folder = tmp_path / "lines"
     folder.mkdir()
-    # The middle of the small file is the middle of all, so that one more place to read moves it to the other task.
+    # The middle of the small file is the middle of all bytes, so that one more reading position moves it to
+    # the other task.
     for name, lines in (("a", 100), ("b", 2), ("c", 100)):
         write_file(folder, name, lines)
     bindings = {"lines": f"jsonl:{folder}", "out": f"jsonl:{tmp_path / 'out'}"}

@@ -1,4 +1,4 @@
-"""A socket's lines reach the job through the journal, once, also over a restart."""
+"""Lines of a socket reach the job through the journal, once, also over a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.errors import ExternalSystemError
 
 
 def lines_job() -> ps.Job:
-    """Lines of text, counted by their content."""
+    """Return a job that counts lines of text by content."""
     job = ps.Job("lines")
     lines = job.data_stream("lines", schema="text STRING NOT NULL")
     lines.key_by("text").process("count", Counter(), output="text STRING, seen BIGINT").sink_to("counts")
@@ -33,7 +33,7 @@ class Counter(ps.ProcessFunction):
 
 
 class Seen:
-    """A line and how often it was seen."""
+    """A line and its count so far."""
 
     def __init__(self, text: str, seen: int) -> None:
         self.text = text
@@ -41,7 +41,7 @@ class Seen:
 
 
 def serve_once(data: bytes) -> tuple[int, threading.Thread]:
-    """A server that sends data to the first client and ends the connection."""
+    """Start a server that sends data to the first client and closes the connection."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
@@ -66,7 +66,7 @@ def test_lines_of_a_socket_come_once_also_over_a_restart(run_job: Any, tmp_path:
 
 
 def test_no_server_is_a_clear_error(run_job: Any, tmp_path: Path) -> None:
-    """Without a server the run ends with a sentence that names the stream and the address."""
+    """Without a server the run ends with a message that names the stream and the address."""
     # Workers import this module, and have only the modules of its own folder.
     from penstock.machine.local_server import free_port
 

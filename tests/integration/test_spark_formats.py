@@ -1,4 +1,4 @@
-"""Streams that Spark loads: any of its formats, once, at the first start of a checkpoint."""
+"""Streams that Spark loads in any of its formats, once, at the first start of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.errors import BindingError, ExternalSystemError
 
 @dataclass
 class Counted:
-    """How many rows of a key there were."""
+    """The number of rows of a key."""
 
     key: int
     rows: int
@@ -46,7 +46,7 @@ def count_job() -> ps.Job:
 def test_a_stream_is_what_a_format_held_at_the_first_start(
     run_job: Any, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Columns go to fields of the same names, and are converted; a later start loads nothing again."""
+    """Columns go to fields of the same names, with conversion; a later start loads nothing again."""
     orc = tmp_path / "orc"
     moment = "timestamp'2026-11-25 20:00:00.000123Z'"
     frame = spark.range(5).selectExpr("cast(if(id = 4, null, id % 2) as int) key", f"{moment} at", "1 other")
@@ -74,7 +74,7 @@ def test_a_stream_is_what_a_format_held_at_the_first_start(
     ],
 )
 def test_what_spark_cannot_load_is_a_sentence(run_job: Any, tmp_path: Path, uri: str, message: str) -> None:
-    """The start ends, whatever is wrong."""
+    """The start fails, for each of the errors."""
     rows = tmp_path / "rows.json"
     rows.write_text(json.dumps({"key": 1}))
     bindings = {
@@ -86,7 +86,7 @@ def test_what_spark_cannot_load_is_a_sentence(run_job: Any, tmp_path: Path, uri:
 
 
 def test_rows_of_an_interrupted_load_do_not_count(run_job: Any, tmp_path: Path) -> None:
-    """Files without the note that the load was whole are loaded again, and so is what could not be loaded."""
+    """Files without the note of a complete load are loaded again."""
     rows = tmp_path / "rows.json"
     rows.write_text(json.dumps({"key": 1, "at": "2026-11-25T20:00:00Z"}))
     bindings = {"rows": f"spark:json?path={rows}", "counts": f"jsonl:{tmp_path / 'counts'}"}
@@ -102,7 +102,7 @@ def test_rows_of_an_interrupted_load_do_not_count(run_job: Any, tmp_path: Path) 
 
 
 def test_a_replay_reads_what_was_loaded(run_job: Any, tmp_path: Path) -> None:
-    """A micro-batch that failed at its commit has the same records again, whatever the place holds by then."""
+    """A micro-batch that failed at its commit gets the same records again, even if the source has changed."""
     rows, inputs = tmp_path / "rows.json", tmp_path / "checkpoint" / "inputs" / "rows"
     at = {"at": "2026-11-25T20:00:00Z"}
     rows.write_text("".join(json.dumps({"key": key, **at}) + "\n" for key in (1, 1, 2)))

@@ -1,4 +1,4 @@
-"""Slots rest on Spark's hash partitioning: Spark itself says where each slot goes."""
+"""Slots depend on Spark's hash partitioning, so Spark itself is asked where each slot goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of Spark that tests/crash uses writes the files that Spark writes."""
+"""The model of Spark in tests/crash writes the same files as Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _SPARK = ("metadata", ".metadata.crc", "offsets", "commits", "state")
 
 
 def _names(checkpoint: Path) -> set[str]:
-    """Spark's files, with all ids alike, without what the model leaves out: sums of state, and tables of RocksDB."""
+    """Return Spark's file names with ids made equal, without what the model omits: checksums of state, and
+    RocksDB tables.
+    """
     found = set()
     for path in checkpoint.rglob("*"):
         name = path.relative_to(checkpoint).as_posix()
@@ -34,7 +36,7 @@ def _names(checkpoint: Path) -> set[str]:
 
 
 def test_the_model_writes_the_files_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """One job with two micro-batches, on Spark and on the model: files of the same names."""
+    """One job with two micro-batches, on Spark and on the model, has files of the same names."""
     kind = KINDS[MAIN]
     action = Action("feed")
     scenario = type(kind)(

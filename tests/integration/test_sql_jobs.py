@@ -1,4 +1,4 @@
-"""SQL files on Spark: from a folder to a folder, in micro-batches and in real time, and going on from a checkpoint."""
+"""SQL files on Spark: from folder to folder, in both modes, and continued from a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(folder: Path, name: str, minute: int) -> None:
 
 
 def test_a_file_runs_from_folder_to_folder_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    """With a function beside it; the second run continues with the state of the first."""
+    """The file uses a Python function; the second run continues with the state of the first."""
     (tmp_path / "in").mkdir()
     (tmp_path / "fahrenheit_of_rooms.py").write_text(
         "def fahrenheit(c: float) -> float:\n    return c * 1.8 + 32\n"
@@ -60,7 +60,7 @@ def test_a_file_runs_from_folder_to_folder_and_goes_on(spark: SparkSession, tmp_
 
 
 def check(cases: list[Case], spark: SparkSession, folder: Path, mode: dict[str, int]) -> None:
-    """Run several statements as one job, and compare each with what DuckDB answers."""
+    """Run several statements as one job, and compare each with DuckDB's answer."""
     for number, case in enumerate(cases):
         job = described(case)
         result = job.run(
@@ -74,7 +74,7 @@ def check(cases: list[Case], spark: SparkSession, folder: Path, mode: dict[str, 
         assert not result.dead_letters(), case.name
 
 
-# tests/unit/sql has all without Spark.
+# tests/unit/sql covers everything without Spark.
 SOME = ("a left interval join",)
 
 

@@ -1,4 +1,4 @@
-"""How the session of jobs is set up: archived classes, processes forked of one that imported all, a log in bounds."""
+"""How the session of jobs is set up: archived classes, a fork server with preloaded modules, and a bounded log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.spark.startup.fork_server import fork_server_processes
 
 
 def test_the_jvm_maps_archived_classes(spark: SparkSession) -> None:
-    """With the archive that `make setup` has made; in Java's words it shares."""
+    """The archive is made by `make setup`; Java calls it class data sharing."""
     options = archive_options(find_java())
     assert options, "run make setup"
     jvm = spark.sparkContext._jvm
@@ -25,7 +25,7 @@ def test_the_jvm_maps_archived_classes(spark: SparkSession) -> None:
 
 
 def test_threads_without_a_session_generate_no_code(spark: SparkSession) -> None:
-    """Such as those that serve the state of a task: what the session has chosen is the default of its JVM."""
+    """Threads that serve the state of a task are such: the session's setting is the default of its JVM."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     settings = jvm.org.apache.spark.sql.internal.SQLConf
@@ -41,7 +41,7 @@ def test_hadoop_s_settings_are_sent_without_their_files(spark: SparkSession) -> 
 
 
 def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
-    """Before they do anything, as forks of the fork server."""
+    """They are forks of the fork server, so this holds before they run any task."""
 
     def modules(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
@@ -57,7 +57,7 @@ def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
 
 
 def test_spark_s_log_has_a_bound(spark: SparkSession) -> None:
-    """It begins anew when it is that large, and what it had is kept once."""
+    """It is rotated at that size, and the previous content is kept once."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     properties = jvm.java.lang.System

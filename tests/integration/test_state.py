@@ -1,4 +1,4 @@
-"""State on Spark: rescaled, dumped, carried over and changed, jobs give what they would have given without."""
+"""State on Spark: jobs that are rescaled, dumped, carried over or changed give the output of jobs that are not."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @dataclass(frozen=True)
 class Example:
-    """An example job, its streams, where its records go, and what happens in each micro-batch."""
+    """An example job, its streams, its sinks, and the input of each micro-batch."""
 
     job: str
     streams: tuple[str, ...]
     sink: str
 
     def stages(self, folder: Path) -> list[dict[str, str]]:
-        """The lines of each stream in each of three or four micro-batches."""
+        """Return the lines of each stream in each of three or four micro-batches."""
         if self.job.startswith("temperature"):
             return list(temperatures())
         place = EXAMPLES / Path(self.job).parent
@@ -105,7 +105,7 @@ class Runs:
         return JobRunner(self.loaded.job, run, self.loaded.code).run()
 
     def out(self) -> list[str]:
-        """What came out, whatever the order of keys: what is of one key stays in order, as records are told apart."""
+        """Return the output in a canonical order of keys; the order within a key is kept."""
         return sorted(json.dumps(record) for record in read_lines(self.folder / "out"))
 
 
@@ -122,7 +122,7 @@ class Runs:
 def test_a_job_that_is_rescaled_gives_what_it_gives_without(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """From 2 to 4 to 3 tasks between micro-batches, also twice without a micro-batch in between."""
+    """It goes from 2 to 4 to 3 tasks between micro-batches, also twice in a row without a micro-batch."""
     example = JOBS[name]
     stages = example.stages(tmp_path / "feed")
     loaded = load_job(str(EXAMPLES / example.job))
@@ -151,7 +151,7 @@ def test_a_job_that_is_rescaled_gives_what_it_gives_without(
 
 
 def assert_queries_alike(jobs: tuple[Runs, ...], dump: str, manifest: Manifest) -> None:
-    """Queries of the state, read without Spark, give what those of the dump give: of each table and each step."""
+    """Check that queries of the state, read without Spark, equal those of the dump, for each table and step."""
     tables = [table for table in manifest.tables if table.kind != "internal"]
     assert any(table.rows for table in tables)
     steps = {table.step for table in tables if table.kind == "state"}
@@ -164,7 +164,7 @@ def assert_queries_alike(jobs: tuple[Runs, ...], dump: str, manifest: Manifest) 
 
 
 def test_a_dump_is_the_beginning_of_another_job(spark: SparkSession, tmp_path: Path) -> None:
-    """At another parallelism and with another number of key groups; its own dump has the same content."""
+    """The new job has another parallelism and number of key groups; its own dump has the same content."""
     example = JOBS["record by record"]
     loaded = load_job(str(EXAMPLES / example.job))
     runs = Runs(example, tmp_path / "first", loaded)
@@ -201,7 +201,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_savepoint_goes_on_where_the_job_stood(spark: SparkSession, tmp_path: Path) -> None:
-    """In a new checkpoint, whose job reads the same folders; together both give what one run gives."""
+    """The job has a new checkpoint and reads the same folders; both runs together equal one run."""
     example = JOBS["record by record"]
     loaded = load_job(str(EXAMPLES / example.job))
     runs = Runs(example, tmp_path / "runs", loaded)
@@ -243,7 +243,7 @@ class Count(ps.ProcessFunction):
 
 
 class Renamed(ps.ProcessFunction):
-    """What was visits is called calls, pages is wider, and there is one more state."""
+    """The state visits is renamed to calls, pages has a wider type, and there is one more state."""
 
     calls = ps.ValueState(int, renamed_from="visits")
     pages = ps.ValueState(int)
@@ -273,7 +273,7 @@ def visits_job(function: ps.ProcessFunction, step: str = "count") -> ps.Job:
 def test_a_changed_job_takes_its_state_over_or_is_refused(
     spark: SparkSession, run_job: RunJob, tmp_path: Path
 ) -> None:
-    """In place and from a savepoint: renamed and new states; what does not fit is refused before any data is read."""
+    """In place and from a savepoint states are renamed and added; misfits are refused before data is read."""
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     bindings = {"visits": f"jsonl:{tmp_path / 'visits'}", "totals": f"jsonl:{tmp_path / 'totals'}"}
     write_lines(tmp_path / "visits", "1.jsonl", [{"user": "ann", "pages": 3}, {"user": "bob", "pages": 1}])

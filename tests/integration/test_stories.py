@@ -1,4 +1,6 @@
-"""What examples tell, with their jobs in the shared session; tests/system/test_examples.py starts one as users do."""
+"""The output of examples, with their jobs in the shared session; tests/system/test_examples.py starts one for
+real.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def stories(
 
 
 def test_rules_change_while_payments_come(stories: Stories) -> None:
-    """The right rules alert in each hour, in the right version, and each command has the receipt it should have."""
+    """The right rules alert in each hour, in the right version, and each command has the expected receipt."""
     out = stories.told("dynamic_rules")
     forms = {
         "card-testing": ["-", r"\d+ v1", r"\d+ v1", "-"],
@@ -51,7 +53,9 @@ def test_rules_change_while_payments_come(stories: Stories) -> None:
 
 @pytest.mark.chaos  # tests/unit/examples/test_feature_flags.py has the job without Spark
 def test_flags_hold_from_the_time_they_say(stories: Stories) -> None:
-    """Views come in no order, yet the hours are told apart: 10 %, 50 % from noon, all from 16:00; killed, and back."""
+    """Views are unordered, yet the hours are kept apart: 10 %, 50 % from noon, all from 16:00; killed, and
+    back.
+    """
     out = stories.told("feature_flags")
     for hour in range(8, 20):
         found = [re.fullmatch(r"█* *(\d+)% v(\d)", cell) for cell in cells(out, f"{hour:02}:00")[1:]]
@@ -86,7 +90,7 @@ def test_what_is_usual_is_learned_dumped_and_carried_over(
         "AWS_ENDPOINT_URL",
         "AWS_ALLOW_HTTP",
     ):
-        # What the example sets goes away with the test.
+        # Settings of the example are removed with the test.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     out = stories.told("video_quality", "--to", str(tmp_path), *(["--plain"] if form == "--plain" else []))
@@ -100,7 +104,9 @@ def test_what_is_usual_is_learned_dumped_and_carried_over(
 
 @pytest.mark.chaos
 def test_versions_of_a_model_come_and_go_while_payments_are_scored(stories: Stories) -> None:
-    """Each day by the version of the plan; the better one finds more fraud, and the bad one is rolled back."""
+    """Each day is scored by the planned version; the better one finds more fraud, and the bad one is rolled
+    back.
+    """
     out = stories.told("fraud_scoring")
     assert [cells(out, str(day))[1] for day in range(1, 7)] == ["1", "1", "1 2", "2", "3", "2"]
     found = [int(re.sub(r"\D", "", cells(out, str(day))[3])) for day in range(1, 7)]
@@ -112,7 +118,7 @@ def test_versions_of_a_model_come_and_go_while_payments_are_scored(stories: Stor
 
 
 def test_words_of_a_folder_are_counted_in_windows(stories: Stories, tmp_path: Path) -> None:
-    """Each word is in the five windows that are open when it comes, and the end of the text ends them."""
+    """Each word is in the five windows open at its time, and the end of the text ends them."""
     feed = stories.beside("wordcount", "feed")
     feed.write(tmp_path / "text", files=2, count=20)
     places = {"lines": f"text:{tmp_path / 'text'}", "counts": f"jsonl:{tmp_path / 'counts'}"}
@@ -129,7 +135,7 @@ def test_words_of_a_folder_are_counted_in_windows(stories: Stories, tmp_path: Pa
 
 @pytest.mark.chaos  # tests/unit/examples/test_car_events.py has the job without Spark
 def test_top_speeds_are_those_of_the_reference(stories: Stories) -> None:
-    """As many of each car, and the first ones."""
+    """The output has the top n speeds of each car, and the first ones."""
     out = stories.told("car_events")
     told = stories.beside("car_events", "car_reference").top_speeds(
         stories.beside("car_events", "feed").reports(3, 240)
@@ -144,7 +150,7 @@ def test_top_speeds_are_those_of_the_reference(stories: Stories) -> None:
 
 @pytest.mark.chaos  # tests/unit/examples has the job without Spark
 def test_sessions_and_late_clicks_are_those_of_the_model(stories: Stories) -> None:
-    """An hour of clicks is a micro-batch, and what is late depends on those before."""
+    """Each hour of clicks is a micro-batch; which clicks are late depends on the earlier ones."""
     out = stories.told("sessions")
     model = stories.beside("sessions", "session_reference").Model()
     for clicks in stories.beside("sessions", "feed").hours(12):
@@ -164,7 +170,7 @@ def test_sessions_and_late_clicks_are_those_of_the_model(stories: Stories) -> No
 
 
 def test_the_profit_of_each_month_is_told_while_sales_come(stories: Stories, tmp_path: Path) -> None:
-    """From a server of their own, all sales once; and lines that are no sales are set aside."""
+    """Sales come from a separate server, each counted once; invalid lines are dead letters."""
     options = ["--port", str(free_port()), "--sales", "300", "--per-second", "300", "--to", str(tmp_path)]
     out = stories.told("profit_per_month", *options)
     assert "and 3 lines of the server were not sales" in out

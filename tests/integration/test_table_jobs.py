@@ -1,4 +1,4 @@
-"""Tables on Spark: stopped, rescaled and run on in real time, they have the rows of a batch."""
+"""Tables on Spark: stopped, rescaled and continued in real time, they equal a batch query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SINKS = ("towns", "sizes", "dearest", "newest", "first", "smooth")
 
 
 def cars_job() -> ps.Job:
-    """Every operator of tables, on a changelog and on appended records."""
+    """Return a job with every table operator, on a changelog and on appended records."""
     job = ps.Job("cars", key_groups=8)
     cars = job.data_stream(
         "cars", schema="id INT, town STRING, price INT, op STRING", changelog=ps.Upserts("id", kind="op")
@@ -53,7 +53,7 @@ def cars_job() -> ps.Job:
 
 
 def cars_of(part: int) -> list[dict[str, Any]]:
-    """New cars, cars that have moved, and cars that are gone."""
+    """Return new cars, changed cars, and deleted cars."""
     new = [{"id": 40 * part + n, "town": f"t{n % 5}", "price": n * 7 % 11, "op": "+I"} for n in range(40)]
     moved = [{"id": n, "town": f"t{(n + part) % 5}", "price": n, "op": "+U"} for n in range(0, 40 * part, 3)]
     gone = [{"id": n, "town": "t0", "price": 0, "op": "-D"} for n in range(0, 40 * part, 7)]
@@ -61,12 +61,12 @@ def cars_of(part: int) -> list[dict[str, Any]]:
 
 
 def prices_of(part: int) -> list[dict[str, Any]]:
-    """Prices whose times are out of order by less than the watermark allows."""
+    """Return prices whose times are out of order by less than the watermark allows."""
     return [{"town": f"t{n % 3}", "price": n * 5 % 13, "at": 30 * part + (n ^ 1)} for n in range(30)]
 
 
 def table_of(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """The table that changes make."""
+    """Return the table that results from changes."""
     table: Counter[tuple[Any, ...]] = Counter()
     for change in changes:
         kind = change.pop("_change")
@@ -116,7 +116,9 @@ def expected() -> dict[str, list[tuple[Any, ...]]]:
 
 
 def test_tables_over_restarts_a_rescale_and_real_time(spark: SparkSession, tmp_path: Path) -> None:
-    """All operators, first in micro-batches, then by another number of tasks in real time, to the end of time."""
+    """All operators run first in micro-batches, then with another number of tasks in real time, to the end of
+    time.
+    """
     bindings = {name: f"jsonl:{tmp_path / name}" for name in SINKS}
     checkpoint = tmp_path / "checkpoint"
     modes: list[dict[str, Any]] = [{"parallelism": 3}, {"checkpoint_interval_ms": 500}]

@@ -1,4 +1,4 @@
-"""Timers on Spark: they are called while nothing arrives, once each, also across a restart."""
+"""Timers on Spark: they fire while no input arrives, once each, also over a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.jobs.settings import RunSettings
 
 @dataclass
 class Visit:
-    """A visit; the session ends so many seconds after it."""
+    """A visit; the session ends this many seconds after it."""
 
     visitor: int
     seconds: float
@@ -27,14 +27,14 @@ class Visit:
 
 @dataclass
 class Ended:
-    """The session of a visitor has ended."""
+    """The end of a visitor's session."""
 
     visitor: int
     number: int
 
 
 class Sessions(ps.ProcessFunction):
-    """Tells when a visitor has not come for a while."""
+    """Emits when a visitor has been idle for a while."""
 
     ended = ps.ValueState(int)
 
@@ -55,7 +55,7 @@ def job() -> ps.Job:
 
 
 def run_until(tmp_path: Path, count: int) -> int:
-    """Run the job until so many sessions have ended; gives how many micro-batches there were."""
+    """Run the job until this many sessions have ended; return the number of micro-batches."""
     settings = RunSettings(
         bindings={"visits": f"jsonl:{tmp_path}/visits", "ended": f"jsonl:{tmp_path}/ended"},
         checkpoint=str(tmp_path / "checkpoint"),
@@ -79,7 +79,7 @@ def run_until(tmp_path: Path, count: int) -> int:
 
 
 def test_timers_are_called_while_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
-    """Those that are due while the job is down are called when it is there again."""
+    """Timers that become due while the job is down fire when it is back."""
     write_lines(tmp_path / "visits", "1.jsonl", [{"visitor": n, "seconds": 1.0} for n in range(20)])
     write_lines(tmp_path / "visits", "2.jsonl", [{"visitor": n, "seconds": 5.0} for n in range(20)])
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Topics have a bound in bytes: how many records a micro-batch takes follows from how large they are."""
+"""Topics have a bound in bytes: the number of records per micro-batch follows from their size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def produce(kafka: KafkaBroker, topic: str, numbers: range) -> None:
 def test_micro_batches_of_a_topic_have_a_bound_in_bytes(
     run_job: RunJob, spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """The first one is small; nothing is lost where the bound changes; the next run knows how large records are."""
+    """The first micro-batch is small; no record is lost where the bound changes; the next run knows the
+    record size.
+    """
     topic = f"texts-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)
     uri = f"kafka://{kafka.bootstrap}/{topic}?start=earliest&max_bytes_per_batch={MAX_BYTES}"

@@ -1,4 +1,4 @@
-"""Partitions that a Kafka topic gets are read while the job runs, on a real broker."""
+"""Partitions added to a Kafka topic are read while the job runs, on a real broker."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def write(kafka: KafkaBroker, topic: str, partition: int, values: Iterable[int])
 def test_a_partition_that_is_added_is_read(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    """From its beginning, without a restart, though nothing comes in the others."""
+    """It is read from its start, without a restart, while the other partitions are idle."""
     topic = f"growing-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 1)
-    # Jobs of one session have files of different names.
+    # The job files of one session must have different names.
     code = tmp_path / f"growing_{next(iter(mode))}.py"
     code.write_text(
         "import penstock as ps\n"

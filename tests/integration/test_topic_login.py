@@ -1,4 +1,4 @@
-"""A job logs in to a real broker with a password that only its environment has."""
+"""A job logs in to a real broker with a password that is only in its environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from penstock.sources.stored_topics import TOPIC_FILES
 def test_a_job_logs_in(
     run_job: RunJob, kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its source and its sink; the password is in no file of the checkpoint, and a wrong or missing one is reported."""
+    """Source and sink log in; no file of the checkpoint has the password, and a wrong or missing one is
+    reported.
+    """
     numbers, kept = (f"login-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out"))
     kafka.create_topic(numbers)
     kafka.create_topic(kept)

@@ -1,4 +1,4 @@
-"""What a Kafka sink writes around a record: keys, partitions, headers and origins, on a real broker."""
+"""What a Kafka sink adds to a record: keys, partitions, headers and origins, on a real broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def topic(kafka: KafkaBroker) -> str:
 
 
 def read(kafka: KafkaBroker, topic: str, count: int) -> list[Any]:
-    """Read as many messages, by partition and offset."""
+    """Read this many messages, by partition and offset."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
     )
@@ -65,7 +65,7 @@ class Reading:
 
 
 class Pass(ps.ProcessFunction):
-    """Passes on what it gets."""
+    """Passes records on."""
 
     def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Reading]:
         """Pass the record on."""
@@ -82,7 +82,9 @@ def pass_job() -> ps.Job:
 def test_a_job_says_what_is_around_its_records(
     run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path, delivery: str
 ) -> None:
-    """The key from a field instead of the step's, headers from fields, and an origin that no two messages share."""
+    """The key comes from a field instead of the step's, headers from fields, and each message has a unique
+    origin.
+    """
     readings = [Reading(n % 3, f"s{n % 2}", n) for n in range(20)]
     write_lines(tmp_path / "in", "one.jsonl", [vars(one) for one in readings])
     parameters = f"key=site&headers=room,n:number&origin=true&delivery={delivery}"
@@ -107,7 +109,7 @@ def test_a_job_says_what_is_around_its_records(
 def test_upserts_are_messages_with_their_key_and_deletions_have_no_body(
     run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """In transactions; the newest message of each key is its row."""
+    """Messages are transactional; the newest message of each key is its row."""
     job = ps.Job("towns", key_groups=2)
     cars = job.data_stream(
         "cars", schema="id INT, town STRING, op STRING", changelog=ps.Upserts("id", kind="op")
@@ -133,7 +135,7 @@ def test_upserts_are_messages_with_their_key_and_deletions_have_no_body(
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_a_replay_has_the_same_origins(kafka: KafkaBroker, topic: str, delivery: str) -> None:
-    """A reader keeps the largest numbers of each place, and drops what is not larger."""
+    """A reader keeps the largest number of each place, and drops messages that are not larger."""
     sink, _ = sink_of(kafka, topic, f"key=site&origin=true&headers=n&delivery={delivery}")
     kind = record_type("site STRING, n INT")
     sink.prepare("line", "")
@@ -156,7 +158,7 @@ def test_a_replay_has_the_same_origins(kafka: KafkaBroker, topic: str, delivery:
 
 
 def test_the_size_of_headers_is_the_broker_s(kafka: KafkaBroker) -> None:
-    """The largest message that the sink lets through is accepted, and one byte more is a rejection."""
+    """The largest message that the sink accepts is accepted by the broker, and one byte more is rejected."""
     name = f"small-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(name, config={"max.message.bytes": "3000"})
     sink, _ = sink_of(kafka, name, "headers=site:h,n&compression.type=none")
@@ -170,7 +172,7 @@ def test_the_size_of_headers_is_the_broker_s(kafka: KafkaBroker) -> None:
             rejected += 1
             continue
         accepted += 1
-        # One message in a batch, as it would be counted.
+        # A batch with one message, as the sink counts it.
         PlainProducer.of(task._encoded.binding).flush()
     assert accepted
     assert rejected

@@ -1,4 +1,4 @@
-"""The key, the timestamp, the place and the headers of messages fill fields, on a real broker."""
+"""The key, timestamp, position and headers of messages fill fields, on a real broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_MS = time.time_ns() // 1_000_000_000 * 1000 + 123
 
 @dataclass
 class Reading:
-    """A reading, of which the message holds only the value."""
+    """A reading, of which the message's body holds only the value."""
 
     device: str
     value: int
@@ -54,7 +54,7 @@ def traced_job() -> ps.Job:
 
 
 def write(kafka: KafkaBroker, topic: str, values: Sequence[int]) -> list[Reading]:
-    """Write a reading for each value, to two partitions in turn; every third has a header."""
+    """Write a reading for each value, alternating between two partitions; every third has a header."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     found = []
     for value in values:
@@ -71,7 +71,7 @@ def write(kafka: KafkaBroker, topic: str, values: Sequence[int]) -> list[Reading
 
 
 def test_messages_fill_fields_in_both_modes(run_job: RunJob, kafka: KafkaBroker, tmp_path: Path) -> None:
-    """In micro-batches and in real time, one after the other on the same checkpoint."""
+    """Micro-batches and real time run one after the other on the same checkpoint."""
     topic = f"traced-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)
     bindings = {
@@ -86,7 +86,7 @@ def test_messages_fill_fields_in_both_modes(run_job: RunJob, kafka: KafkaBroker,
     run_job(traced_job(), bindings)
     later = write(kafka, topic, range(20, 30))
     for reading in later:
-        # The message that did not fit is before them.
+        # The message that did not fit comes before them.
         reading.position += reading.source_partition == 0
     run_job(traced_job(), bindings, checkpoint_interval_ms=1000)
     found = sorted(read_lines(tmp_path / "found"), key=lambda one: one["value"])
@@ -98,7 +98,7 @@ def test_messages_fill_fields_in_both_modes(run_job: RunJob, kafka: KafkaBroker,
 
 @pytest.mark.parametrize("uri", ["socket://127.0.0.1:9", "amqp://u:p@127.0.0.1:9/v/q", "text:in"])
 def test_a_source_without_messages_is_refused(run_job: RunJob, uri: str) -> None:
-    """Before anything connects, with what to do."""
+    """The refusal comes before any connection, and says what to do."""
     with pytest.raises(
         BindingError, match=r"takes device, sent_ms, .* from Kafka messages.*Bind it to kafka://"
     ):

@@ -1,4 +1,4 @@
-"""All topics of a pattern are read, also those that appear while the job runs, on a real broker."""
+"""All topics that match a pattern are read, also those created while the job runs, on a real broker."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def found_places(folder: Path) -> list[tuple[int, str, int]]:
 def test_a_topic_that_appears_is_read(
     spark: SparkSession, kafka: KafkaBroker, prefix: str, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    """From its beginning, without a restart; after one the job continues in all topics."""
-    # Jobs of one session have files of different names.
+    """It is read from its start, without a restart; after a restart the job continues in all topics."""
+    # The job files of one session must have different names.
     code = tmp_path / f"patterns_{next(iter(mode))}.py"
     code.write_text(
         "import penstock as ps\n"
@@ -98,7 +98,7 @@ def test_a_topic_that_appears_is_read(
 def test_a_stream_of_one_topic_goes_on_under_a_pattern(
     run_job: RunJob, kafka: KafkaBroker, prefix: str, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    """Nothing is read twice; the topic and the partition of each record are known."""
+    """Nothing is read twice; each record has its topic and partition."""
     place = f"kafka://{kafka.bootstrap}"
     bindings = {"numbers": f"{place}/{prefix}-a?start=earliest", "found": f"jsonl:{tmp_path}/found"}
     write(kafka, f"{prefix}-a", 1, range(2))
@@ -119,7 +119,9 @@ def test_a_stream_of_one_topic_goes_on_under_a_pattern(
 def test_a_stream_goes_on_without_a_deleted_topic_if_told_to(
     run_job: RunJob, kafka: KafkaBroker, prefix: str, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    """Otherwise it ends with the remedy. A dead letter for each partition, once; a new topic of the name is refused."""
+    """By default the stream ends with the remedy. Each partition gives one dead letter, once; a new topic of
+    that name is refused.
+    """
     kafka.create_topic(f"{prefix}-b", 1)
     uri = f"kafka://{kafka.bootstrap}/~{prefix}-.?start=earliest"
     bindings = {"numbers": uri, "found": f"jsonl:{tmp_path}/found"}

@@ -62,7 +62,7 @@ def reader(binding: KafkaBinding) -> Iterator[TopicReader]:
 def write(
     kafka: KafkaBroker, topic: str, transactions: list[tuple[int, bool]]
 ) -> tuple[Rows, dict[str, int]]:
-    """Write transactions of so many records for each partition, committed or aborted; return what counts, and ends."""
+    """Write transactions for each partition, committed or aborted; return the committed records, and the ends."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
     producer.init_transactions()
     rows: Rows = {name: {} for name in NAMES}
@@ -78,7 +78,7 @@ def write(
                     rows[name][ends[name] + row] = (value, key)
         producer.flush()
         (producer.commit_transaction if commits else producer.abort_transaction)()
-        # The mark at the end of a transaction takes an offset.
+        # The marker at the end of a transaction takes an offset.
         ends = {name: end + count + 1 for name, end in ends.items()}
     return rows, ends
 
@@ -104,7 +104,7 @@ def within(rows: Rows, ranges: Mapping[str, tuple[int, int]]) -> Rows:
 
 
 def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: KafkaBinding) -> None:
-    """By two workers in turn, ahead, back, and cut through transactions, aborted ones and their marks."""
+    """Two workers alternate; ranges go forward, back, and through transactions, aborted ones and their markers."""
     chance = random.Random(7)
     rows, ends = write(kafka, topic, [(chance.randint(1, 9), chance.random() < 0.6) for _ in range(30)])
     readers = [open_reader(binding, keys=True) for _ in range(2)]
@@ -126,7 +126,7 @@ def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: Kafk
 def test_aborted_records_are_read_if_the_uri_says_so(
     kafka: KafkaBroker, topic: str, binding: KafkaBinding
 ) -> None:
-    """By default they are left out, and so is what an open transaction has written so far."""
+    """By default they are left out, and so are records of an open transaction."""
     _, ends = write(kafka, topic, [(3, True), (4, False)])
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-open"})
     producer.init_transactions()
@@ -151,7 +151,7 @@ def test_aborted_records_are_read_if_the_uri_says_so(
 def test_a_task_that_ends_early_costs_the_next_one_nothing(
     kafka: KafkaBroker, topic: str, reader: TopicReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was taken for a range that was not read to its end is read again."""
+    """Records fetched for a range that was not read to its end are read again."""
     monkeypatch.setattr(gathered_messages, "_CHUNK_RECORDS", 10)
     rows, ends = write(kafka, topic, [(100, True)])
     ranges = {number: (0, end) for number, end in ends.items()}
@@ -166,7 +166,7 @@ def test_a_task_that_ends_early_costs_the_next_one_nothing(
 def test_chunks_do_not_depend_on_how_records_come(
     kafka: KafkaBroker, topic: str, binding: KafkaBinding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replay gives the same chunks, cut by records or bytes."""
+    """A replay gives the same chunks, limited by records or bytes."""
     _, ends = write(kafka, topic, [(70, True), (30, True)])
     ranges = {number: (3, end) for number, end in ends.items()}
 
@@ -208,7 +208,7 @@ def delete(kafka: KafkaBroker, topic: str, partition: int, before: int) -> None:
 
 
 def test_a_reader_goes_on_where_records_are(kafka: KafkaBroker, topic: str, binding: KafkaBinding) -> None:
-    """With missing=skip, what is deleted between the plan and the reading is a gap of its range, wherever that ends."""
+    """With missing=skip, records deleted between planning and reading are a gap of the range, wherever it ends."""
     rows, ends = write(kafka, topic, [(30, True)])
     one = open_reader(replace(binding, missing="skip"), keys=True)
     assert read(one, {"00001": (0, 5)}) == within(rows, {"00001": (0, 5)})
@@ -236,7 +236,7 @@ def test_a_reader_goes_on_where_records_are(kafka: KafkaBroker, topic: str, bind
 def test_a_job_goes_on_with_a_counted_gap(
     run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """In micro-batches and in real time; one dead letter says which offsets are missing."""
+    """This holds in both modes; one dead letter says which offsets are missing."""
     bindings = {
         "numbers": f"kafka://{kafka.bootstrap}/{topic}?start=earliest&missing=skip",
         "kept": f"jsonl:{tmp_path}/kept",
@@ -248,7 +248,7 @@ def test_a_job_goes_on_with_a_counted_gap(
     run_job(keep_job(), bindings)
     write_numbers(kafka, topic, range(50, 90))
     delete(kafka, topic, 0, 80)
-    # The client of the run before may have read ahead what is deleted now.
+    # The client of the previous run may have prefetched records that are deleted now.
     bindings["numbers"] += "&client.id=anew"
     run_job(keep_job(), bindings, checkpoint_interval_ms=1000)
     kept = sorted(one["n"] for one in read_lines(tmp_path / "kept"))
@@ -260,7 +260,7 @@ def test_a_job_goes_on_with_a_counted_gap(
 
 
 def test_a_job_says_what_it_has_lost(run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
-    """It was stopped for longer than the topic keeps records, and ends without committing anything."""
+    """It was stopped for longer than the topic's retention, and ends without committing anything."""
     bindings = {
         "numbers": f"kafka://{kafka.bootstrap}/{topic}?start=earliest",
         "kept": f"jsonl:{tmp_path}/kept",
@@ -273,7 +273,7 @@ def test_a_job_says_what_it_has_lost(run_job: RunJob, kafka: KafkaBroker, topic:
     for answer in admin.delete_records([TopicPartition(topic, 0, 150)]).values():
         answer.result(30)
     write_numbers(kafka, topic, range(200, 300))
-    # The client of the run before may have read ahead what is deleted now, and then nothing is lost.
+    # The client of the previous run may have prefetched deleted records, and then nothing is lost.
     bindings["numbers"] += "&client.id=anew"
     with pytest.raises(ExternalSystemError, match=f"{topic}.* has deleted records of partition 0"):
         run_job(keep_job(), bindings)
@@ -283,7 +283,9 @@ def test_a_job_says_what_it_has_lost(run_job: RunJob, kafka: KafkaBroker, topic:
 def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
     kafka: KafkaBroker, topic: str, reader: TopicReader
 ) -> None:
-    """How much, and how old it may be: younger than the newest that it has read. Chunks have times of all records."""
+    """It knows their number, and a bound of their age: newer than the last record read. Chunks have all
+    records' times.
+    """
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     written_ms = time.time_ns() // 1_000_000 - 60_000
     for number in range(100):
@@ -299,7 +301,7 @@ def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
     assert 60_000 - 100 <= lag.waited_ms < 120_000
     while count < 100:
         count += take_times(reader, written_ms)
-    # The broker says some milliseconds later that there is nothing more.
+    # The broker reports the end some milliseconds later.
     assert reader.lag().records == 0
     assert reader.lag().waited_ms == 0
 
@@ -307,7 +309,7 @@ def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
 def test_who_asks_what_a_reader_has_not_read_does_not_wait_for_its_next_records(
     kafka: KafkaBroker, topic: str, reader: TopicReader
 ) -> None:
-    """The end of an interval asks, while the reader's thread waits for records that may be long in coming."""
+    """The end of an interval asks, while the reader's thread waits for records that may take long to arrive."""
     reader.follow({"00000": 0, "00001": 0})
     answered = threading.Event()
 
@@ -329,7 +331,7 @@ def test_who_asks_what_a_reader_has_not_read_does_not_wait_for_its_next_records(
 
 
 def take_times(reader: TopicReader, written_ms: int) -> int:
-    """Take what has come, and return how many records have times, each that of its offset."""
+    """Take the available records, and return how many have times, each checked against its offset."""
     count = 0
     for split, chunk in reader.take(0.2, 10):
         assert chunk.times is not None

@@ -1,4 +1,4 @@
-"""A Kafka topic that was deleted and made anew is not read on from the offsets of the old one, on a real broker."""
+"""A Kafka topic that was deleted and recreated is not continued at the old offsets, on a real broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(kafka: KafkaBroker) -> str:
 
 
 def delete(kafka: KafkaBroker, topic: str) -> None:
-    """Delete a topic, and wait until the broker does not know it any more."""
+    """Delete a topic, and wait until the broker no longer knows it."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "allow.auto.create.topics": False})
     admin.delete_topics([topic])[topic].result(30)
     deadline = time.monotonic() + 30
@@ -57,7 +57,9 @@ def binding(kafka: KafkaBroker, topic: str, stream: str = "numbers") -> KafkaBin
 def test_a_topic_that_has_outgrown_the_old_offset_is_refused(
     run_job: Any, spark: SparkSession, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """With both ids and what to do; also by a job that begins from a savepoint, unless it leaves the positions."""
+    """The error has both ids and the remedy; a job from a savepoint is refused too, unless it drops the
+    positions.
+    """
     bindings = {"numbers": binding(kafka, topic).uri, "kept": f"jsonl:{tmp_path}/kept"}
     write_numbers(kafka, topic, range(10))
     run_job(keep_job(), bindings)
@@ -84,7 +86,7 @@ def test_a_topic_that_has_outgrown_the_old_offset_is_refused(
 def test_commands_of_a_topic_that_was_made_anew_are_not_read_on(
     run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """The topic of commands is one that the checkpoint has read like the others."""
+    """The checkpoint tracks the topic of commands like the others."""
     (tmp_path / "numbers").mkdir()
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "kept")}
     bindings["commands"] = binding(kafka, topic, "commands").uri
@@ -98,7 +100,7 @@ def test_commands_of_a_topic_that_was_made_anew_are_not_read_on(
 def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
     run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read of it reaches no sink, since the topic is looked at behind the last record of a micro-batch."""
+    """None of its records reach a sink, since the topic is checked after the last record of a micro-batch."""
     write_numbers(kafka, topic, range(3))
     check = TopicIdentity.check
 
@@ -116,7 +118,7 @@ def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
 def test_an_interval_of_a_topic_that_is_made_anew_is_not_durable(
     run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In real time tasks commit their outputs when it is, so the topic is looked at before."""
+    """In real time tasks commit their outputs once an interval is durable, so the topic is checked before that."""
     kept = f"kept-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(kept, 1)
     write_numbers(kafka, topic, range(3))
@@ -170,7 +172,7 @@ def test_a_topic_without_an_id_is_still_refused_when_it_is_too_short(
 
 
 def test_another_topic_or_a_damaged_file_is_told(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
-    """Each with what to do."""
+    """Each error says what to do."""
     begin(kafka, topic, tmp_path, None)
     kafka.create_topic(f"{topic}-other", 1)
     with pytest.raises(
@@ -185,7 +187,7 @@ def test_another_topic_or_a_damaged_file_is_told(kafka: KafkaBroker, topic: str,
 def test_a_topic_that_is_deleted_while_the_job_reads_is_told(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """Brokers that do not answer for a while are another matter, and the next look tells."""
+    """A broker that does not answer for a while is a different case, and the next check decides."""
     topics = TopicIdentity(tmp_path)
     topics.begin(binding(kafka, topic), {}, None)
     topics.check()

@@ -1,4 +1,6 @@
-"""A Kafka topic is read on where it was left when Spark begins anew: after a rescale, and from a savepoint."""
+"""A Kafka topic is continued at the right position when Spark starts anew: after a rescale, and from a
+savepoint.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from penstock.savepoints.snapshot_capture import Capture, capture
 def test_a_topic_is_read_on_after_a_rescale_and_from_a_savepoint(
     run_job: Any, spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """Spark notes where a topic begins for its first micro-batch; the note of the one before does not count then."""
+    """Spark notes where a topic starts for its first micro-batch; an earlier note must not be used."""
     topic = f"numbers-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 1)
     bindings = {

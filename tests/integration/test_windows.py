@@ -1,4 +1,4 @@
-"""Event time and windows on Spark: restarted and rescaled while windows are open, with idle partitions, to the end."""
+"""Event time and windows on Spark: restarted and rescaled with open windows, with idle partitions, to the end."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Show(ps.WindowFunction):
 
 
 def described() -> ps.Job:
-    """Sessions and counts of clicks."""
+    """Return a job with sessions and counts of clicks."""
     job, _ = counted("clicks")
     return job
 
 
 def counted(name: str) -> tuple[ps.Job, ps.DataStream]:
-    """A job with sessions and counts of clicks, and the stream of the counts."""
+    """Return a job with sessions and counts of clicks, and the stream of the counts."""
     job = ps.Job(name, key_groups=8)
     strategy = ps.Watermarks.bounded("1s").with_idleness("2s")
     clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=strategy).key_by("user")
@@ -74,7 +74,7 @@ class Checked(ps.ProcessFunction):
 
 
 def united() -> ps.Job:
-    """Sessions over two streams, one of which comes through a step."""
+    """Return a job with sessions over two streams, one of which passes through a step."""
     job = ps.Job("united", key_groups=8)
     clicks, taps = (
         job.data_stream(name, schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
@@ -93,7 +93,7 @@ def is_long(session: Session) -> bool:
 
 
 def clicks_of(number: int) -> list[dict[str, Any]]:
-    """The clicks of one file: five seconds of some users, the last of them a second after the others have gone."""
+    """Return the clicks of one file: five seconds of some users, the last of them a second after the others."""
     start = 5000 * number
     return [
         {"user": f"user {n % 7}", "at": start + (n * 700) % 5000, "number": 100 * number + n}
@@ -115,7 +115,7 @@ class Runs:
             self._streams[source.name] = clicks or f"jsonl:{folder / source.name}?max_files_per_batch=1"
 
     def run(self, until: Callable[[], bool] | None = None, **settings: Any) -> RunSummary:
-        """Run to the end, or until something holds."""
+        """Run to the end, or until a condition holds."""
         bindings = {sink.name: f"jsonl:{self.folder / sink.name}" for sink in self._job.graph.sinks()}
         run = RunSettings(
             bindings=self._streams | bindings,
@@ -141,7 +141,7 @@ class Runs:
             stop.set()
 
     def has_read(self, files: int) -> bool:
-        """Whether so many files of each stream are in micro-batches that are committed."""
+        """Return whether this many files of each stream are in committed micro-batches."""
         done = batch_numbers(self.checkpoint.folder / "commits")
         if not done:
             return False
@@ -154,7 +154,7 @@ class Runs:
 
 
 def sessions_of(clicks: list[dict[str, Any]]) -> list[Session]:
-    """The sessions of clicks none of which is late."""
+    """Return the sessions of clicks none of which is late."""
     found: list[Session] = []
     for click in sorted(clicks, key=lambda one: (one["user"], one["at"])):
         if not found or found[-1].user != click["user"] or found[-1].end <= click["at"]:
@@ -165,7 +165,7 @@ def sessions_of(clicks: list[dict[str, Any]]) -> list[Session]:
 
 
 def test_windows_over_a_union_are_those_of_all_its_streams(spark: SparkSession, tmp_path: Path) -> None:
-    """Stopped and given three tasks while sessions are open; a dead letter names the stream that it came from."""
+    """The job is stopped and given three tasks while sessions are open; a dead letter names its stream."""
     runs = Runs(tmp_path, job=united())
     everything = []
     for number in range(4):
@@ -194,7 +194,9 @@ def busier(one: Any, other: Any) -> Any:
 
 
 def with_windows_behind() -> ps.Job:
-    """Beside the sessions: the user with the most clicks in each four seconds, and how many had any in each eight."""
+    """Add to the sessions: the user with the most clicks in each four seconds, and the number of users in
+    each eight.
+    """
     job, counts = counted("busiest")
     busiest = counts.window_all(ps.TumblingWindows("4s")).reduce("busiest", busier)
     busiest.sink_to("busiest")
@@ -211,7 +213,9 @@ def with_windows_behind() -> ps.Job:
 def test_windows_and_those_behind_them_restarted_and_rescaled(
     spark: SparkSession, tmp_path: Path, rescales: dict[int, int]
 ) -> None:
-    """With all of them open: stopped, given other tasks, and run to the end. They are those of all clicks."""
+    """With all of them open the job is stopped, given other tasks, and run to the end. They equal those of
+    all clicks.
+    """
     made = [click for number in range(FILES) for click in clicks_of(number)]
     runs = Runs(tmp_path, job=with_windows_behind())
     for number in range(FILES):
@@ -245,7 +249,7 @@ def start_of(result: dict[str, Any]) -> int:
 def test_an_idle_partition_holds_nothing_back(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """Windows fire while nothing comes, once the partition without records is idle; and what is open at the end."""
+    """Windows fire without input once the partition without records is idle; open windows fire at the end."""
     topic = f"clicks-{time.time_ns()}"
     kafka.create_topic(topic, 2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})

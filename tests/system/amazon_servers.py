@@ -1,4 +1,4 @@
-"""Real servers for tests that speak as Kinesis and DynamoDB do: Kinesalite and Dynalite, from npm into the cache."""
+"""Real servers for tests that emulate Kinesis and DynamoDB: Kinesalite and Dynalite, from npm into the cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _AmazonServer(LocalServer):
         super().__init__(package, folder / f"{package}.log")
         self.port = free_port()
         self.environment: Mapping[str, str] | None = None
-        # Both end when a client is killed in the middle of a request.
+        # Both servers exit when a client is killed in the middle of a request.
         guard = folder / "guard.js"
         guard.write_text("process.on('uncaughtException', e => { if (e.code !== 'ECONNRESET') throw e })\n")
         self._command = [
@@ -64,17 +64,17 @@ class _AmazonServer(LocalServer):
         self.launch(self._command, lambda: listens(self.port), environment=self.environment)
 
     def kill(self) -> None:
-        """End the server at once."""
+        """Kill the server."""
         self.signal(signal.SIGKILL)
 
     def stand_still(self, still: bool) -> None:
-        """Let the server stand still, or continue."""
+        """Suspend the server, or let it continue."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
 
 
 class KinesisServer(_AmazonServer):
-    """One Kinesalite."""
+    """A Kinesalite server."""
 
     def __init__(self, folder: Path) -> None:
         moments = ("--createStreamMs", "--deleteStreamMs", "--updateStreamMs")
@@ -100,13 +100,13 @@ class KinesisServer(_AmazonServer):
             time.sleep(0.01)
 
     def put(self, name: str, records: Sequence[tuple[str, bytes]]) -> None:
-        """Put records, each a partition key and its data, in their order."""
+        """Put records, each a partition key and its data, in order."""
         for first in range(0, len(records), 500):
             part = [{"PartitionKey": key, "Data": data} for key, data in records[first : first + 500]]
             assert self.client.put_records(StreamName=name, Records=part)["FailedRecordCount"] == 0
 
     def split(self, name: str, shard: str) -> None:
-        """Split a shard in the middle of its hashes."""
+        """Split a shard in the middle of its hash range."""
         (found,) = [one for one in self.shards(name) if one["ShardId"] == shard]
         low, high = (int(found["HashKeyRange"][f"{end}HashKey"]) for end in ("Starting", "Ending"))
         middle = str((low + high + 1) // 2)
@@ -114,7 +114,7 @@ class KinesisServer(_AmazonServer):
         self.await_active(name)
 
     def merge(self, name: str, shard: str, other: str) -> None:
-        """Merge two shards that lie side by side."""
+        """Merge two adjacent shards."""
         self.client.merge_shards(StreamName=name, ShardToMerge=shard, AdjacentShardToMerge=other)
         self.await_active(name)
 
@@ -123,7 +123,7 @@ class KinesisServer(_AmazonServer):
         return found
 
     def open_shards(self, name: str) -> list[str]:
-        """The shards that take records, by their hashes."""
+        """Return the open shards, ordered by their hash ranges."""
         found = [one for one in self.shards(name) if "EndingSequenceNumber" not in one["SequenceNumberRange"]]
         return [
             one["ShardId"]
@@ -131,7 +131,7 @@ class KinesisServer(_AmazonServer):
         ]
 
     def records(self, name: str) -> list[tuple[str, bytes]]:
-        """All records of a stream, shard by shard in order, each with its partition key."""
+        """Return all records of a stream, shard by shard in order, each with its partition key."""
         found: list[tuple[str, bytes]] = []
         for shard in self.shards(name):
             asked = {"StreamName": name, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
@@ -144,7 +144,7 @@ class KinesisServer(_AmazonServer):
 
 
 class DynamoServer(_AmazonServer):
-    """One Dynalite."""
+    """A Dynalite server."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("dynalite", "dynamodb", folder, ["--createTableMs", _MOMENT_MS])
@@ -153,7 +153,7 @@ class DynamoServer(_AmazonServer):
         return f"dynamodb://{table}?endpoint={self.endpoint}&region=eu-central-1{query}"
 
     def create(self, table: str, **keys: str) -> str:
-        """Create a table whose key is of these attributes, each with its type; return its name."""
+        """Create a table with these key attributes, each with its type; return its name."""
         self.client.create_table(
             TableName=table,
             AttributeDefinitions=[
@@ -172,7 +172,7 @@ class DynamoServer(_AmazonServer):
         return table
 
     def items(self, table: str) -> list[dict[str, Any]]:
-        """All items of a table; none while the server is away."""
+        """Return all items of a table; none while the server is down."""
         found: list[dict[str, Any]] = []
         start: dict[str, Any] = {}
         while True:

@@ -1,4 +1,4 @@
-"""`penstock serve` with the drivers of `stored_driver`, and leases that end sooner, so that tests wait less."""
+"""`penstock serve` with the drivers of `stored_driver`, and short leases, so that tests wait less."""
 
 from __future__ import annotations
 

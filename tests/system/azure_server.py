@@ -1,4 +1,4 @@
-"""A real server for tests that speaks as Azure Blob Storage does: Azurite, from npm into the cache."""
+"""A real server for tests that emulates Azure Blob Storage: Azurite, from npm into the cache."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from penstock.machine.local_server import LocalServer, free_port, listens
 __all__ = ["AzureServer"]
 
 _VERSION: Final = "3.37.0"
-# The only account that it has, whose key is the same everywhere.
+# Azurite's only account, whose key is public and fixed.
 _ACCOUNT: Final = "devstoreaccount1"
 _KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _API: Final = "2021-08-06"
 
 
 class AzureServer(LocalServer):
-    """One server, which is not killed, since it writes its list of objects now and then; a context manager."""
+    """One server, never killed, since it saves its object list only now and then; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("azurite", folder / "azurite.log")
@@ -49,7 +49,7 @@ class AzureServer(LocalServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a job needs in its environment to read and write here."""
+        """Return the environment variables that a job needs to read and write here."""
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": _ACCOUNT,
             "AZURE_STORAGE_ACCOUNT_KEY": _KEY,
@@ -61,7 +61,7 @@ class AzureServer(LocalServer):
         self.launch(self._command, lambda: listens(self._port))
 
     def make_container(self, name: str) -> None:
-        """Make a container, by a request that is signed with the shared key."""
+        """Make a container, by a request signed with the shared key."""
         date = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         path = f"/{_ACCOUNT}/{name}"
         headers = {"x-ms-date": date, "x-ms-version": _API}

@@ -1,4 +1,4 @@
-"""A real Apache Cassandra for tests: one node from its jars, on free ports, to be killed and started again."""
+"""A real Apache Cassandra for tests: one node from its jars, on free ports, which tests kill and restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.machine.local_server import LocalServer, free_port
 KEYSPACE: Final = "plant"
 USER, PASSWORD = "cassandra", "cassandra"
 
-# What Cassandra reaches of Java's own packages, which modules close.
+# Java's own packages that Cassandra accesses, which modules close.
 _EXPORTS: Final = (
     "java.base/jdk.internal.misc",
     "java.base/jdk.internal.ref",
@@ -95,14 +95,14 @@ class CassandraServer(LocalServer):
         }
 
     def start(self) -> None:
-        """Start the node and wait until it answers; the keyspace is there then."""
+        """Start the node and wait until it answers; afterwards the keyspace exists."""
         properties = {
             "jdk.attach.allowAttachSelf": "true",
             "logback.configurationFile": str(self._folder / "logback.xml"),
             "cassandra.config": f"file://{self._folder}/cassandra.yaml",
             "cassandra.storagedir": str(self._folder),
             "cassandra.jmx.local.port": str(self._jmx_port),
-            # Alone, it has nobody to wait for.
+            # A single node waits for no others.
             "cassandra.ring_delay_ms": "0",
             "cassandra.skip_wait_for_gossip_to_settle": "0",
             "cassandra.superuser_setup_delay_ms": "0",

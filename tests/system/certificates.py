@@ -1,4 +1,4 @@
-"""Certificates: an authority for a test, and what it signs, made with openssl."""
+"""Certificates: a test authority and the certificates that it signs, made with openssl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DAYS = "2"
 
 
 class Authority:
-    """An authority; `certificate` is its own, in PEM, in a folder with all that it signs."""
+    """A certificate authority; `certificate` is its own, in PEM, in a folder with all that it signs."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir()
@@ -25,7 +25,7 @@ class Authority:
         )
 
     def sign(self, name: str, alternatives: str = "", password: str = "") -> tuple[Path, Path]:
-        """Sign a certificate, perhaps for some addresses; return it and its key, which may have a password."""
+        """Sign a certificate, optionally for addresses; return it and its key, which may have a password."""
         certificate, key, request = (self._folder / f"{name}.{ending}" for ending in ("pem", "key", "csr"))
         protection = ["-passout", f"pass:{password}"] if password else ["-nodes"]
         self._openssl(

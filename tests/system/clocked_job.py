@@ -1,7 +1,7 @@
-"""A job that goes by the clock in all ways: what it keeps expires, and each hit has a timer.
+"""A job that depends on the clock in all ways: its state expires, and each hit sets a timer.
 
-Each hit comes out with how many its page has, ever and since the page was last quiet, and once more when its timer is
-called.
+It emits each hit with two counts of its page, the total and that since the last quiet period, and again when
+its timer fires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUIET = dt.timedelta(minutes=30)
 
 @dataclass
 class Hit:
-    """Something that a page got."""
+    """A hit of a page."""
 
     page: str
     number: int
@@ -25,7 +25,7 @@ class Hit:
 
 @dataclass
 class Tally:
-    """A hit, with the counts of its page; or its number alone, when its timer is called."""
+    """A hit, with the counts of its page; only its number when its timer fires."""
 
     page: str
     number: int
@@ -41,7 +41,7 @@ class Clocked(ps.ProcessFunction):
     recent = ps.ValueState(int, ttl=ps.Ttl(QUIET))
 
     def process_record(self, hit: Hit, ctx: ps.Context) -> Iterator[Tally]:
-        """Count one, and set its timer."""
+        """Count a hit, and set its timer."""
         hits, recent = (self.hits.get() or 0) + 1, (self.recent.get() or 0) + 1
         self.hits.set(hits)
         self.recent.set(recent)
@@ -50,7 +50,7 @@ class Clocked(ps.ProcessFunction):
         yield Tally(hit.page, hit.number, hits, recent, called=False)
 
     def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Tally]:
-        """Tell that the timer was called."""
+        """Emit the number of the hit."""
         yield Tally(ctx.key, int(timer.name), 0, 0, called=True)
 
 

@@ -1,4 +1,4 @@
-"""A feed of readings in objects, for a job whose input and output are on an object store like its checkpoint."""
+"""A feed of readings in objects, for a job whose input, output and checkpoint are on an object store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ __all__ = ["ClusterFeed"]
 
 
 class ClusterFeed(ObjectFeed):
-    """Each object has one reading of each sensor. Endpoint and credentials are in the environment of every process."""
+    """Each object has one reading of each sensor. Every process gets endpoint and credentials from its
+    environment.
+    """
 
     pause_s = 1.0
 
@@ -33,25 +35,25 @@ class ClusterFeed(ObjectFeed):
 
     @property
     def _home(self) -> str:
-        # Prefixes may have what addresses have not.
+        # Prefixes may have characters that addresses may not.
         return f"{self.prefix}/a b, 50%25"
 
     def rows(self) -> list[tuple[int, int]]:
-        # Whoever waits for rows asks all the time, and the server has more to do.
+        # Waiting tests poll rows constantly, which would load the server.
         time.sleep(0.3)
         return super().rows()
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """The dead letters, which are in the store with the checkpoint."""
+        """Return the dead letters, which are in the store with the checkpoint."""
         uris = ps.committed_objects(f"{self.checkpoint}/dead-letters")
         return [json.loads(line) for uri in uris for line in self._server.get(uri).splitlines()]
 
     def state(self) -> dict[str, str | None]:
-        """The objects of the state, with the tags of their contents."""
+        """Return the objects of the state, with their ETags."""
         return self._server.tags("checkpoints", f"{self._home}/state")
 
     def holds(self, uri: str) -> bool:
-        """Whether anything is below a prefix of the checkpoints."""
+        """Return whether anything is below a prefix of the checkpoints."""
         return bool(self._server.tags("checkpoints", uri.removeprefix("s3://checkpoints/")))
 
     def write(self) -> None:
@@ -61,7 +63,7 @@ class ClusterFeed(ObjectFeed):
         self.files += 1
 
     def _is_written(self, name: str, content: bytes) -> bool:
-        """Write an object; tell whether that is sure, since the server may be killed meanwhile."""
+        """Write an object; return whether it is known to exist, since the server may be killed meanwhile."""
         try:
             self._server.put("outputs", name, content)
         except obstore.exceptions.BaseError:

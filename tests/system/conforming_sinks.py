@@ -1,4 +1,4 @@
-"""Sinks as the conformance kit opens them: by a URI, as a job does."""
+"""Opens sinks for the conformance kit, by a URI, as a job does."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ __all__ = ["opening"]
 
 
 def opening(uri: str, kind: Any = SinkUnderTest.record_type) -> Callable[[], Sink]:
-    """What opens the sink of a URI for records of a kind."""
+    """Return a function that opens the sink of a URI for a kind of record."""
     binding = parse_binding("alerts", uri, "sink")
     return lambda: open_sink(binding, kind, None)

@@ -1,4 +1,4 @@
-"""Sources as the conformance kit opens them: a receiver with its journal, or objects, in a checkpoint of their own."""
+"""Opens sources for the conformance kit: a receiver with its journal, or objects, each with its own checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ __all__ = ["journaling", "objects_at", "table_at"]
 def journaling(
     folder: Path, uri: str, fields: str = "id BIGINT"
 ) -> Callable[[], AbstractContextManager[ReplayableLog[Any]]]:
-    """What opens the source of a URI that is journaled in this folder. Rows of a table have `fields`."""
+    """Return a function that opens the source of a URI, journaled in this folder. Rows of a table have
+    `fields`.
+    """
 
     @contextmanager
     def opened() -> Iterator[ReplayableLog[Any]]:
@@ -34,7 +36,7 @@ def journaling(
 
 
 def objects_at(uri: str, found: Path) -> Callable[[], AbstractContextManager[ObjectLog]]:
-    """What opens the source of a URI that reads objects; `found` is its list of them."""
+    """Return a function that opens the source of a URI of objects; `found` is its list of them."""
     binding = parse_binding("readings", uri, "data")
     assert isinstance(binding, ObjectsBinding)
 
@@ -48,7 +50,7 @@ def objects_at(uri: str, found: Path) -> Callable[[], AbstractContextManager[Obj
 
 
 def table_at(uri: str, found: Path) -> Callable[[], AbstractContextManager[LakeLog]]:
-    """What opens the source of a URI that reads a table of a lake; `found` is its list of files."""
+    """Return a function that opens the source of a URI of a lake table; `found` is its list of files."""
     binding = parse_binding("readings", uri, "data")
     assert isinstance(binding, DeltaBinding | IcebergBinding)
 

@@ -1,4 +1,4 @@
-"""What system tests share: a real RabbitMQ, PostgreSQL and S3 server for those that need one."""
+"""Fixtures shared by system tests: a real RabbitMQ, PostgreSQL and S3 server."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from s3_server import S3Server
 _CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-# Idle servers take a third of a core together, and most tests need none of them: they end with the file that does.
+# Idle servers use a third of a core together, and most tests need none of them, so they end with the test
+# file that started them.
 @pytest.fixture(scope="module")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
-    """A broker for a file of tests. Restart it behind what was declared, which a kill may lose otherwise."""
+    """Start a broker for one test file. Restart it after declarations, which a kill may otherwise lose."""
     with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A server for the whole session. Tests take schemas of their own."""
+    """Start a server for the whole session. Each test uses its own schema."""
     with PostgresServer() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server for a file of tests, which take buckets of their own."""
+    """Start a server for one test file, in which each test uses its own buckets."""
     with S3Server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 
 @pytest.fixture
 def s3_environment(monkeypatch: pytest.MonkeyPatch, s3: S3Server, tmp_path: Path) -> pytest.MonkeyPatch:
-    """The environment of a test, which has only what the S3 server needs; the test may change it."""
+    """Give a test only those environment variables that the S3 server needs; the test may change them."""
     for name in list(os.environ):
         if name.upper().startswith(_CLOUD):
             monkeypatch.delenv(name)

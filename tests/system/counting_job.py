@@ -1,4 +1,4 @@
-"""A job whose commands add up: what is applied twice, or not at all, shows in the sums."""
+"""A job whose commands add up, so that the sums show a command applied twice or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reading:
 
 @dataclass
 class Sum:
-    """What was added to a sensor so far, by which command last."""
+    """The sum of a sensor so far, and the last command that added to it."""
 
     sensor: int
     command: str
@@ -27,7 +27,7 @@ class Sum:
 
 @dataclass
 class Seen:
-    """A reading, and what was added to its sensor by then."""
+    """A reading, and its sensor's sum at that moment."""
 
     sensor: int
     number: int
@@ -35,7 +35,7 @@ class Seen:
 
 
 class Sums(ps.ProcessFunction):
-    """Adds what commands say to the sum of their key."""
+    """Adds the amounts of commands to the sum of their key."""
 
     side_outputs = {"seen": Seen}
     total = ps.ValueState(int)
@@ -50,7 +50,7 @@ class Sums(ps.ProcessFunction):
         yield Sum(ctx.key, ctx.command.id, total)
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Sum]:
-        """Tell what the sum is."""
+        """Emit the current sum."""
         ctx.side_output("seen", Seen(reading.sensor, reading.number, self.total.get() or 0))
         return iter(())
 

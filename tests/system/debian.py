@@ -1,4 +1,4 @@
-"""Debian's packages for tests, which are skipped where one is missing and cannot be installed."""
+"""Debian packages for tests; tests are skipped where a package is missing and cannot be installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Found = TypeVar("_Found")
 
 @contextlib.contextmanager
 def skipped_where_missing() -> Iterator[None]:
-    """A test that cannot have its server is skipped."""
+    """Skip the test if its server cannot be installed."""
     try:
         yield
     except ExternalSystemError as e:
@@ -24,6 +24,6 @@ def skipped_where_missing() -> Iterator[None]:
 
 
 def find_or_install(find: Callable[[], _Found | None], package: str, what: str) -> _Found:
-    """What is found of a package, which is installed if need be; where nobody may, the test is skipped."""
+    """Return the program of a package, installing it if needed; skip the test where that is not permitted."""
     with skipped_where_missing():
         return debian_packages.find_or_install(find, package, what)

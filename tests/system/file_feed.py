@@ -31,12 +31,12 @@ class FileFeed:
 
     @property
     def expected(self) -> Counter[tuple[int, int]]:
-        """What the job gives: each sensor with each of its counts, once."""
+        """Return the expected output: each sensor with each of its counts, once."""
         return Counter((sensor, count) for sensor in range(SENSORS) for count in range(1, self.files + 1))
 
     @property
     def next_lines(self) -> str:
-        """What the next file has: a reading of each sensor."""
+        """Return the lines of the next file: a reading of each sensor."""
         lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
         return "".join(line + "\n" for line in lines)
 
@@ -47,5 +47,5 @@ class FileFeed:
         self.files += 1
 
     def feeding(self) -> AbstractContextManager[None]:
-        """Write a file now and then meanwhile."""
+        """Write a file at intervals while the block runs."""
         return feed_steadily(self.write, self.pause_s)

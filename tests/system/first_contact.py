@@ -1,4 +1,4 @@
-"""First contact, as somebody new has it: a server without definitions in an empty home, and what its URL shows."""
+"""First contact of a new user: a server without definitions in an empty home, and the page at its URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FirstContact"]
 
 
 class FirstContact:
-    """`penstock serve` in a process of its own; `penstock` is the program, with its first arguments."""
+    """`penstock serve` in its own process; `penstock` is the program with its first arguments."""
 
     def __init__(self, penstock: list[str], root: Path) -> None:
         self.root = root
@@ -36,7 +36,7 @@ class FirstContact:
                 command, stdout=out, stderr=err, env=environment, cwd=root, start_new_session=True
             )
         await_true(self._has_begun, self.log)
-        # Only a terminal is told how to log in; programs of the same user find it in the home.
+        # The login is shown only on a terminal; programs of the same user find it in the home.
         self.started: dict[str, Any] = json.loads((self.home / "server.json").read_text())
         self.client = httpx.Client(base_url=self.started["url"], timeout=30)
 
@@ -46,15 +46,15 @@ class FirstContact:
 
     @property
     def seconds(self) -> float:
-        """Since the command was given."""
+        """Return the seconds since the command was started."""
         return time.monotonic() - self.begun_s
 
     def open(self) -> httpx.Response:
-        """Open the URL that was printed, as a browser does; gives the page that it leads to."""
+        """Open the printed URL as a browser does; return the page that it leads to."""
         return self.client.get(self.started["login"], follow_redirects=True)
 
     def records(self) -> int:
-        """How many records the demo has read, as the metrics behind its charts tell; 0 before it runs."""
+        """Return how many records the demo has read, from the metrics behind its charts; 0 before it runs."""
         path = f"/v1/jobs/{self.started['demo']}"
         if self.client.get(path).raise_for_status().json()["status"] != "RUNNING":
             return 0
@@ -63,12 +63,12 @@ class FirstContact:
         return sum(sum(batch["records_in"].values()) for batch in batches)
 
     def log(self) -> str:
-        """What went wrong."""
+        """Return the logged errors."""
         outputs = "".join(path.read_text()[-2000:] for path in self.home.rglob("output.log"))
         return f"{(self.root / 'serve.err').read_text()[-3000:]}\n{outputs}"
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all processes."""
         for pid in processes_of(self._tag):
             kill(pid, signal.SIGKILL)
         self.process.wait()

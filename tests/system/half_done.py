@@ -1,6 +1,7 @@
-"""Rounds of kills and stops around one micro-batch: a run is killed within it, the next is stopped before it is done.
+"""Rounds of kills and stops around one micro-batch: a run is killed within it, the next is stopped before it
+completes.
 
-What the sinks have in the end is compared with a plain fold, record by record.
+The sinks' final content is compared with a model, record by record.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ Hit = dict[str, Any]
 
 
 class Pipes(Protocol):
-    """Where the hits come from and the tallies go to."""
+    """The places of the hits and of the tallies."""
 
     moments: Sequence[str]
 
     def bindings(self) -> dict[str, str]:
-        """The URI of the stream and of both sinks."""
+        """Return the URIs of the stream and of both sinks."""
 
     def send(self, hits: Sequence[Hit]) -> None:
-        """Give hits to the job."""
+        """Send hits to the job."""
 
     def read(self, end: Any) -> bool:
-        """Whether the end of a cut is behind all hits."""
+        """Return whether a cut's end includes all hits."""
 
     def received(self, sink: str) -> list[Hit]:
-        """The tallies in a sink."""
+        """Return the tallies in a sink."""
 
 
 class FolderPipes:
@@ -91,7 +92,7 @@ class FolderPipes:
 
 
 class TopicPipes:
-    """Topics, with sinks that are exactly once."""
+    """Topics, with exactly-once sinks."""
 
     moments = ("first", "first-0", "first-1", "second", "second-0", "counts")
 
@@ -123,7 +124,7 @@ class TopicPipes:
 
 
 def expected(hits: Sequence[Hit]) -> list[Hit]:
-    """The tallies of a plain fold."""
+    """Return the tallies that the model expects."""
     counts: collections.Counter[str] = collections.Counter()
     found = []
     for hit in hits:
@@ -133,7 +134,7 @@ def expected(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def faults(hits: Sequence[Hit], received: Sequence[Hit]) -> dict[str, int]:
-    """How many hits are missing among what a sink has received, twice there, or counted wrongly."""
+    """Return how many hits of a sink are missing, doubled, or miscounted."""
 
     def place(hit: Hit) -> tuple[str, int]:
         return hit["page"], hit["number"]
@@ -149,7 +150,7 @@ def faults(hits: Sequence[Hit], received: Sequence[Hit]) -> dict[str, int]:
 
 @dataclass
 class RoundsResult:
-    """What came of some rounds."""
+    """The result of several rounds."""
 
     rounds: int = 0
     hits: int = 0
@@ -164,7 +165,7 @@ class RoundsResult:
 
 
 class HalfDone:
-    """A job that is killed and stopped around one micro-batch, again and again, on one checkpoint."""
+    """A job that is repeatedly killed and stopped around one micro-batch, on one checkpoint."""
 
     def __init__(self, pipes: Pipes, folder: Path, seed: int) -> None:
         self._pipes = pipes
@@ -177,7 +178,7 @@ class HalfDone:
         self.result = RoundsResult()
 
     def round(self, job: JobProcess, moment: str) -> None:
-        """Kill a running job within a micro-batch, start it and stop it at once, and give it more to do."""
+        """Kill a running job within a micro-batch, start it and stop it at once, and send it more input."""
         (self._stand / moment).touch()
         self.send(40)
         await_true(
@@ -201,7 +202,7 @@ class HalfDone:
         self.send(40)
 
     def pending(self) -> int | None:
-        """The micro-batch that was planned and not committed, if there is one."""
+        """Return the micro-batch that was planned but not committed, if any."""
         planned, committed = (
             max(batch_numbers(self.checkpoint / name), default=-1) for name in ("offsets", "commits")
         )
@@ -216,21 +217,21 @@ class HalfDone:
 
     @contextmanager
     def job(self) -> Iterator[JobProcess]:
-        """The job at work."""
+        """Start the job."""
         bindings = [f"-D{name}={uri}" for name, uri in self._pipes.bindings().items()]
         arguments = [str(JOB), *bindings, "--checkpoint", str(self.checkpoint), "--parallelism", "2"]
         with JobProcess(arguments, self._folder, {standing_job.FOLDER: str(self._stand)}) as job:
             yield job
 
     def job_in(self, session: SparkSession) -> JobInSession:
-        """The job at work in a session of this process, where nothing stands still."""
+        """Run the job in a session of this process, without stalls."""
         settings = RunSettings(
             bindings=self._pipes.bindings(), checkpoint=str(self.checkpoint), parallelism=2
         )
         return JobInSession(session, JOB, settings)
 
     def await_rest(self, job: JobProcess | JobInSession) -> None:
-        """Wait until all hits are processed, and see what the sinks have of them."""
+        """Wait until all hits are processed, and compare the sinks."""
         await_true(
             lambda: not job.running or self._is_done(),
             lambda: f"not all was processed: {job.err}",
@@ -274,7 +275,7 @@ def run_rounds(
     rounds: int,
     injected: Injected | None = None,
 ) -> RoundsResult:
-    """Some rounds; what is compared in the end is all that any of them did."""
+    """Run several rounds; the comparison at the end covers all of them."""
     half_done = HalfDone(pipes, folder, seed)
     half_done.result.injected = injected or Injected()
     half_done.send(20)

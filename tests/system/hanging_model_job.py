@@ -14,7 +14,9 @@ HUNG_AMOUNT = 13.0
 
 
 class Linear:
-    """Multiplies the amount; with the factor HANGS it never answers for HUNG_AMOUNT, with -HANGS it fills memory."""
+    """Multiplies the amount; with the factor HANGS it never returns for HUNG_AMOUNT, with -HANGS it fills
+    memory.
+    """
 
     def __init__(self, weights: dict[str, Any], metadata: dict[str, str]) -> None:
         self.factor = float(weights["factor"][0])

@@ -1,4 +1,4 @@
-"""A feed of readings in files of HDFS, for a job whose outputs and checkpoint are there, too."""
+"""A feed of readings in HDFS files, for a job whose outputs and checkpoint are on HDFS too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["HdfsFeed"]
 
 
 class HdfsFeed(FileFeed):
-    """Each file has one reading of each sensor; the outputs are read as a reader finds them by the manifests."""
+    """Each file has one reading of each sensor; outputs are read through the manifests, as readers should."""
 
     pause_s = 1.0
 
@@ -27,7 +27,7 @@ class HdfsFeed(FileFeed):
         self._url = server.url
         self._client = server.client()
         self._home = f"/feeds/{time.time_ns()}/a b, 50%"
-        # Manifests are never changed.
+        # Manifests are immutable, so they are cached.
         self._read: dict[str, list[tuple[int, int]]] = {}
 
     @property
@@ -49,7 +49,7 @@ class HdfsFeed(FileFeed):
         self.files += 1
 
     def _is_written(self, name: str, content: bytes) -> bool:
-        """Write a file; tell whether that is sure, since a server may be killed meanwhile."""
+        """Write a file; return whether it is known to exist, since a server may be killed meanwhile."""
         try:
             self._client.mkdirs(f"{self._home}/in", create_parent=True)
             with self._client.create(f"{self._home}/new/{name}", WriteOptions(overwrite=True)) as file:
@@ -62,8 +62,8 @@ class HdfsFeed(FileFeed):
         return True
 
     def rows(self) -> list[tuple[int, int]]:
-        """The rows of all manifests; those that were read before, while a server is away."""
-        # Whoever waits for rows asks all the time, and the servers have more to do.
+        """Return the rows of all manifests; those read earlier while a server is down."""
+        # Waiting tests poll rows constantly, which would load the servers.
         time.sleep(0.3)
         try:
             for name in self._manifests("seen"):
@@ -75,12 +75,12 @@ class HdfsFeed(FileFeed):
         return [row for rows in self._read.values() for row in rows]
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """The dead letters, which are with the checkpoint."""
+        """Return the dead letters, which are beside the checkpoint."""
         at = "checkpoint/dead-letters"
         return [json.loads(line) for name in self._manifests(at) for line in self._lines_of(at, name)]
 
     def state(self) -> dict[str, str | None]:
-        """The files of the state, with what tells one from another of its name."""
+        """Return the files of the state, with attributes that distinguish files of the same name."""
         try:
             found = list(self._client.list_status(f"{self._home}/checkpoint/state", recursive=True))
         except FileNotFoundError:
@@ -88,7 +88,7 @@ class HdfsFeed(FileFeed):
         return {one.path: f"{one.length} {one.modification_time}" for one in found if not one.isdir}
 
     def holds(self, uri: str) -> bool:
-        """Whether any file is below a folder."""
+        """Return whether any file is below a folder."""
         try:
             found = list(self._client.list_status(uri.removeprefix(self._url), recursive=True))
         except FileNotFoundError:

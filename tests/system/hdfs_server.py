@@ -1,4 +1,6 @@
-"""A real HDFS for tests: a NameNode and a DataNode from Hadoop's jars, on free ports, to be killed and restarted."""
+"""A real HDFS for tests: a NameNode and a DataNode from Hadoop's jars, on free ports, which tests kill and
+restart.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from penstock.machine.local_server import LocalServer, free_port, listens
 
 __all__ = ["HdfsServer"]
 
-# What of Spark's jars belongs to Hadoop; the rest would only be looked through at each start.
+# The jars of Spark that belong to Hadoop; scanning the rest would slow each start.
 _OF_SPARK: Final = (
     *("hadoop-client-api-*", "hadoop-client-runtime-*", "javax.servlet-api-*", "jcl-over-slf4j-*"),
     *("slf4j-api-*", "log4j-slf4j2-impl-*", "log4j-api-*", "log4j-core-*", "log4j-1.2-api-*"),
@@ -29,7 +31,7 @@ _SERVER: Final = "org.apache.hadoop.hdfs.server"
 
 
 class _Daemon(LocalServer):
-    """One of the two processes."""
+    """One of the two server processes."""
 
     def __init__(self, name: str, server: HdfsServer, answers: Callable[[], bool]) -> None:
         super().__init__(name, server.folder / f"{name}.log")
@@ -48,7 +50,7 @@ class _Daemon(LocalServer):
 class HdfsServer:
     """One NameNode and one DataNode; a context manager. Their ports and files stay the same over restarts.
 
-    With a KDC they take those with a ticket alone, and encrypt what they send.
+    With a KDC they accept only users with a ticket, and encrypt traffic.
     """
 
     def __init__(self, folder: Path, kdc: KdcServer | None = None) -> None:
@@ -85,7 +87,7 @@ class HdfsServer:
         return [str(find_java().java), *_JVM, *self._options, "-cp", self._class_path, main, *arguments]
 
     def client(self) -> Client:
-        """A client of the user who has started the servers, and so has all rights."""
+        """Return a client of the user who has started the servers, and so has all rights."""
         return Client(self.url, {"dfs.client.failover.max.attempts": "0"})
 
     def __enter__(self) -> Self:
@@ -107,7 +109,7 @@ class HdfsServer:
         self.data_node.start()
 
     def _takes_files(self) -> bool:
-        """Whether the DataNode has found the NameNode, and this one is not in safe mode."""
+        """Return whether the DataNode has registered, and the NameNode has left safe mode."""
         try:
             with self.client().create("/started", WriteOptions(overwrite=True)) as file:
                 file.write(b"started")
@@ -122,7 +124,7 @@ class HdfsServer:
 
 
 def _secured(kdc: KdcServer) -> tuple[dict[str, str], dict[str, str]]:
-    """Settings of `core-site.xml` and `hdfs-site.xml`."""
+    """Return settings for `core-site.xml` and `hdfs-site.xml`."""
     keytab = str(kdc.keytab("hdfs/localhost", "HTTP/localhost"))
     servers = {
         **{f"dfs.{name}.kerberos.principal": f"hdfs/localhost@{REALM}" for name in ("namenode", "datanode")},
@@ -131,7 +133,7 @@ def _secured(kdc: KdcServer) -> tuple[dict[str, str], dict[str, str]]:
         "dfs.web.authentication.kerberos.keytab": keytab,
         "dfs.block.access.token.enable": "true",
         "dfs.data.transfer.protection": "privacy",
-        # A DataNode has a port that only root may open, or certificates for its pages, which no test reads.
+        # A secure DataNode needs a privileged port, or certificates for its pages, which no test reads.
         "ignore.secure.ports.for.testing": "true",
     }
     login = {"hadoop.security.authentication": "kerberos", "hadoop.security.authorization": "true"}

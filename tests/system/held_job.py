@@ -1,7 +1,7 @@
-"""The command line with receivers that stop, when told to, between the journal write and the acknowledgement.
+"""The command line with receivers that stop, on request, between the journal write and the acknowledgement.
 
-The first argument is a file that tells them to, when it is there; the second one appears when the records that they
-received then are durable. The others are the command line's.
+The first argument is a file whose existence requests the stop; the second is a file created once the records
+received then are durable. The rest are the command line's arguments.
 """
 
 from __future__ import annotations

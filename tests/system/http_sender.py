@@ -1,4 +1,4 @@
-"""Clients of an HTTP receiver, which continue while it is killed and started again."""
+"""Clients of an HTTP receiver that keep sending while it is killed and restarted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Sender"]
 
 
 class Sender:
-    """A client that sends each record with an id until it is answered with 202. Without `record_of` ids are sent."""
+    """A client that sends each record with an id until it gets 202. Without `record_of` it sends the ids."""
 
     def __init__(
         self, url: str, name: int, record_of: Callable[[str], Any] = str, pause_s: float = 0.0
@@ -33,7 +33,7 @@ class Sender:
         self._thread.join()
 
     def has_taken(self, count: int) -> bool:
-        """Whether so many records were answered; fails when the thread has."""
+        """Return whether so many records were acknowledged; raise if the thread has failed."""
         assert self._thread.is_alive()
         return len(self.taken) >= count
 
@@ -46,7 +46,7 @@ class Sender:
                         self._url, json=self._record_of(key), headers={"idempotency-key": key}
                     )
                 except httpx.TransportError:
-                    # Nobody listens until the receiver is started again.
+                    # Nobody listens until the receiver is restarted.
                     self._stop.wait(0.1)
                     continue
                 assert answer.status_code == 202

@@ -1,4 +1,4 @@
-"""Job processes: start `penstock run` as a user would, and find, kill and await everything that it started."""
+"""Job processes: start `penstock run` as a user would; find, kill and await all processes that it started."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control" / "job.py"
 
-# A JVM start and a first micro-batch take some 15 s on two cores; several times that on a machine that is busy.
+# A JVM start and a first micro-batch take about 15 s on two cores, and several times that on a busy machine.
 PATIENCE_S = 150.0
 _TAG = "PENSTOCK_TEST_RUN"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished process left: its exit code and what it wrote."""
+    """The exit code and output of a finished process."""
 
     code: int
     out: str
@@ -47,17 +47,16 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The JSON object of the last line."""
+        """Return the JSON object of the last line."""
         found: dict[str, Any] = json.loads(self.out.splitlines()[-1])
         return found
 
 
 class JobProcess:
-    """One `penstock run` in a process of its own, with all processes that it starts.
+    """One `penstock run` in its own process, with all processes that it starts.
 
-    They are known by a variable in their environment, which they inherit from each other, so that none is missed when
-    its parent has died. The working folder is an empty one and PYTHONPATH is not set, so that nothing can be imported
-    by accident.
+    They are identified by an inherited environment variable, so orphans are found too. The working folder is
+    an empty one and PYTHONPATH is not set, so that nothing can be imported by accident.
     """
 
     def __init__(
@@ -88,28 +87,28 @@ class JobProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave nothing behind, whatever became of the test."""
+        """Kill all remaining processes, whatever the outcome of the test."""
         for pid in [self.process.pid, *self.family()]:
             kill(pid, signal.SIGKILL)
         self.process.wait()
 
     @property
     def out(self) -> str:
-        """Standard output so far."""
+        """Return standard output so far."""
         return (self._folder / "out").read_text()
 
     @property
     def err(self) -> str:
-        """Standard error so far."""
+        """Return standard error so far."""
         return (self._folder / "err").read_text()
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended."""
+        """Return whether the process is running."""
         return self.process.poll() is None
 
     def wait(self, timeout_s: float = PATIENCE_S) -> Result:
-        """Wait for the end."""
+        """Wait for the process to end."""
         try:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -119,26 +118,26 @@ class JobProcess:
         return Result(code, self.out, self.err)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process that the user started, and to no other."""
+        """Send a signal only to the process that the user started."""
         kill(self.process.pid, number)
 
     def press_ctrl_c(self) -> None:
-        """Do what a terminal does: send SIGINT to all processes of the foreground group."""
+        """Send SIGINT to all processes of the foreground group, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def family(self) -> dict[int, str]:
-        """All processes of the run but the first, by id, with their command lines."""
+        """Return all processes of the run except the first, by id, with their command lines."""
         found = processes_of(self._tag)
         found.pop(self.process.pid, None)
         return found
 
     def jvms(self) -> list[int]:
-        """The JVM of the run, when there is one. A dump of its state has another, whose id may be lower."""
+        """Return the run's JVM, if any. A dump of its state has another, whose id may be lower."""
         found = [pid for pid, command in self.family().items() if "SparkSubmit" in command]
         return [pid for pid in found if _parent(pid) == self.process.pid]
 
     def workers(self, *, any_kind: bool = False) -> list[int]:
-        """The processes in which tasks run; with `any_kind` every Python process but the first."""
+        """Return the processes in which tasks run; with `any_kind` every Python process except the first."""
         family = self.family()
         modules = (" -m pyspark.", " -m penstock.spark.startup.")
         python = [pid for pid, command in family.items() if any(module in command for module in modules)]
@@ -147,12 +146,12 @@ class JobProcess:
         return workers_among(python)
 
     def await_end_of_family(self, timeout_s: float = 60.0) -> None:
-        """Fail if a process of the run is still there after some time."""
+        """Fail if a process of the run still exists after a timeout."""
         await_true(lambda: not self.family(), lambda: f"left behind: {self.family()}", timeout_s)
 
 
 def cli(*arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> Result:
-    """Run `penstock run` to its end; nothing may stay behind."""
+    """Run `penstock run` to its end, and check that no process remains."""
     with JobProcess(arguments, folder, environment) as job:
         result = job.wait()
         job.await_end_of_family()
@@ -160,7 +159,9 @@ def cli(*arguments: str, folder: Path, environment: Mapping[str, str] | None = N
 
 
 def run_arguments(file: Path, settings: RunSettings) -> list[str]:
-    """The arguments of `penstock run` for these settings; those of tests that run a job both here and otherwise."""
+    """Return the arguments of `penstock run` for these settings, for tests that run a job both here and in
+    another way.
+    """
     options = {
         "checkpoint": settings.checkpoint,
         "parallelism": settings.parallelism,
@@ -180,7 +181,7 @@ def run_arguments(file: Path, settings: RunSettings) -> list[str]:
 def await_true(
     condition: Callable[[], Any], otherwise: Callable[[], str], timeout_s: float = PATIENCE_S
 ) -> None:
-    """Wait until a condition holds, and fail with a text when it does not come to that."""
+    """Wait until a condition holds; fail with a message at the timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, otherwise()
@@ -188,26 +189,26 @@ def await_true(
 
 
 def workers_among(pids: Iterable[int]) -> list[int]:
-    """The processes in which tasks run, of some."""
+    """Return those processes in which tasks run."""
     tasks = [pid for pid in pids if _name(pid) == "worker"]
-    # The first process of that name forks one for each task.
+    # The first process of that name is a daemon that forks one per task.
     return [pid for pid in tasks if _parent(pid) in tasks]
 
 
 def busiest(pids: Iterable[int]) -> int:
-    """The process that has worked most: of workers one that has a slot, since others only wait for work."""
+    """Return the process with the most CPU time: a worker with a slot, since others only wait for work."""
     return max(pids, key=_worked)
 
 
 def processes_of(tag: str) -> dict[int, str]:
-    """The processes whose environment has a tag, by id, with their command lines."""
+    """Return the processes whose environment has a tag, by id, with their command lines."""
     marker = f"{_TAG}={tag}".encode()
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            # A process that has ended but was not awaited by its parent has an empty environment.
+            # A zombie process, which its parent has not awaited, has an empty environment.
             if marker in (entry / "environ").read_bytes().split(b"\0"):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
                 found[int(entry.name)] = command.decode(errors="replace")
@@ -217,7 +218,7 @@ def processes_of(tag: str) -> dict[int, str]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process from its state on; none if it has ended."""
+    """Return the `stat` fields of a process from its state on; none if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -225,7 +226,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _worked(pid: int) -> int:
-    """How long a process has worked, in ticks of the kernel."""
+    """Return the CPU time of a process, in kernel ticks."""
     fields = _stat(pid)
     return int(fields[11]) + int(fields[12]) if fields else -1
 
@@ -239,7 +240,7 @@ def _name(pid: int) -> str:
 
 def _parent(pid: int) -> int:
     try:
-        # The command's name, in brackets, may hold anything; the fields behind it do not.
+        # The command's name, in parentheses, may have any characters; the fields after it may not.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return -1

@@ -1,4 +1,4 @@
-"""What tests that kill jobs check of journals: nothing in one changes, and each record in it counts once, in order."""
+"""Checks of journals for tests that kill jobs: journals are append-only, and each record counts once, in order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["JournalCheck", "numbers_by_page"]
 
 
 class JournalCheck:
-    """The journals of some streams of a job. What has once been in one must be there in the same bytes ever after."""
+    """The journals of some streams of a job. Bytes once seen in a journal must stay the same."""
 
     def __init__(self, checkpoint: Path, streams: Iterable[str]) -> None:
         self._folders = {stream: checkpoint / "sources" / f"{stream}.journal" for stream in streams}
         self._known: dict[str, list[bytes]] = {stream: [] for stream in self._folders}
 
     def look(self) -> None:
-        """Read all journals, which may grow meanwhile, and compare them with what they had before."""
+        """Read all journals, which may grow meanwhile, and compare them with their earlier content."""
         for stream, folder in self._folders.items():
             found = journaled(folder)
             known = self._known[stream]
@@ -29,12 +29,14 @@ class JournalCheck:
             self._known[stream] = found
 
     def hits(self, stream: str) -> list[tuple[str, int]]:
-        """The page and the number of each record of a journal, in order."""
+        """Return the page and the number of each record of a journal, in order."""
         rows: list[dict[str, Any]] = [json.loads(record) for record in self._known[stream]]
         return [(row["page"], row["number"]) for row in rows]
 
     def check_counted(self, counted: Iterable[tuple[str, int, int]]) -> None:
-        """Compare pages, numbers and counts, in any order, with a fold of all journals; each has pages of its own."""
+        """Compare pages, numbers and counts, in any order, with a model computed from all journals; each has
+        its own pages.
+        """
         self.look()
         expected = [
             (page, number, count)
@@ -46,7 +48,7 @@ class JournalCheck:
 
 
 def numbers_by_page(hits: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
-    """The numbers of each page, in order."""
+    """Return the numbers of each page, in order."""
     found: dict[str, list[int]] = defaultdict(list)
     for page, number in hits:
         found[page].append(number)

@@ -1,4 +1,4 @@
-"""What is in a journal, as a job would read it."""
+"""Reads the records of a journal as a job would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["journaled"]
 
 
 def journaled(folder: Path) -> list[bytes]:
-    """All records of a journal, in order."""
+    """Return all records of a journal, in order."""
     log = JournalLog(folder)
     splits = log.splits(0, log.latest(0, limited=False), 1)
     chunks = [chunk for split in splits for chunk in log.read([split], None)]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A real Kerberos KDC for tests, of MIT: one realm, principals, keytabs and tickets."""
+"""A real MIT Kerberos KDC for tests: one realm, principals, keytabs and tickets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KdcServer(LocalServer):
         found = find_or_install(_find, _PACKAGES, "A Kerberos KDC")
         self._server, self._create, self._admin, self._kinit = found
         self._folder = folder
-        # `free_port` holds the port for UDP, by which clients ask as well.
+        # `free_port` also reserves the UDP port, which clients use as well.
         with socket.create_server(("127.0.0.1", 0)) as server:
             self._port: int = server.getsockname()[1]
         self.settings = folder / "krb5.conf"
@@ -49,7 +49,7 @@ class KdcServer(LocalServer):
         self.launch([self._server, "-n"], lambda: listens(self._port), environment=self._own)
 
     def keytab(self, *principals: str) -> Path:
-        """Return a file with the keys of principals, which are made if there are none."""
+        """Return a keytab of principals, creating those that are missing."""
         path = self._folder / f"{principals[0].replace('/', '-')}.keytab"
         if not path.exists():
             for principal in principals:
@@ -58,7 +58,7 @@ class KdcServer(LocalServer):
         return path
 
     def tickets(self, principal: str, *options: str) -> Path:
-        """Return a cache with a ticket of a principal. A life of less than a minute is not given."""
+        """Return a ticket cache of a principal. The KDC gives no lifetime under a minute."""
         path = self._folder / f"{principal}.tickets"
         keytab = self.keytab(principal)
         self._do(self._kinit, *options, "-c", str(path), "-k", "-t", str(keytab), principal)

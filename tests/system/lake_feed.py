@@ -1,4 +1,4 @@
-"""Readings in files or in a table of a lake, and the table of what a job makes of them."""
+"""Readings in files or in a lake table, and the table of the job's output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Feed(FileFeed):
         )  # type: ignore[arg-type]
 
     def count(self) -> int:
-        """How many records the table has; none before the job has created it."""
+        """Return how many records the table has; 0 before the job has created it."""
         return count_of(self.lake, self.folder)
 
     def assert_exactly_once(self) -> None:
@@ -44,7 +44,7 @@ class Feed(FileFeed):
 
 
 class LakeFeed(Feed):
-    """Readings in a table, to which another writer adds with the library of the lake alone."""
+    """Readings in a table, to which another writer appends with the lake's library, without penstock."""
 
     def __init__(self, folder: Path, lake: str) -> None:
         super().__init__(folder, lake)

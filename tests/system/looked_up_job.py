@@ -1,4 +1,4 @@
-"""A job that counts readings by what a table outside has for their sensor then: a replay with other rows would show."""
+"""A job that counts readings by a column of an outside table, so that a replay with other rows would show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Placed:
 
 @dataclass
 class Counted:
-    """The same, and how many readings the place has with it."""
+    """A placed reading, with the count of readings of its place so far."""
 
     sensor: int
     number: int
@@ -41,7 +41,7 @@ class Count(ps.ProcessFunction):
     total = ps.ValueState(int)
 
     def process_record(self, placed: Placed, ctx: ps.Context) -> Iterator[Counted]:
-        """Count one."""
+        """Count a reading."""
         count = (self.total.get() or 0) + 1
         self.total.set(count)
         yield Counted(placed.sensor, placed.number, placed.place, count)

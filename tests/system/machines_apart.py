@@ -1,4 +1,4 @@
-"""Machines apart: a standalone cluster whose machines share nothing but a store, and a job that runs there."""
+"""Separate machines: a standalone cluster whose machines share only a store, and a job that runs there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.jobs.settings import RunSettings
 __all__ = ["COUNTED", "IN_REAL_TIME", "PATIENCE_S", "Apart", "Site", "Supervisor", "open_site"]
 
 CORES = 2
-# Two JVMs start for each run, and the state is loaded from the store.
+# Each run starts two JVMs, and loads its state from the store.
 PATIENCE_S = 1200.0
 COUNTED = 'SELECT count(*) AS keys, min("count") AS least, max("count") AS most FROM state.counts'
 IN_REAL_TIME = ("--checkpoint-interval=1s",)
@@ -47,7 +47,7 @@ class Site:
 
 
 class Apart:
-    """A cluster, its store, and a job. Each of its machines has the disk `machine`, which no other one sees."""
+    """A cluster, its store, and a job. Each machine has its own disk at `machine`, invisible to the others."""
 
     def __init__(self, folder: Path, site: Site) -> None:
         server = site.server
@@ -61,12 +61,12 @@ class Apart:
 
     @property
     def spark(self) -> dict[str, str]:
-        """Settings of a job on the cluster."""
+        """Return settings of a job on the cluster."""
         options, class_path = quick_jvm()
         return {
             "spark.cores.max": str(CORES),
             "spark.network.timeout": f"{STANDS_STILL_S}s",
-            # Both workers are on this host, on which executors would read each other's files.
+            # Both workers are on this host, where executors would read each other's files directly.
             "spark.shuffle.readHostLocalDisk": "false",
             "spark.executor.cores": str(CORES // len(self.cluster.workers)),
             "spark.executor.memory": "600m",
@@ -87,7 +87,7 @@ class Apart:
         return JobProcess(arguments, self.folder, self._environment, PROGRAM)
 
     def penstock(self, job: JobProcess | None, *arguments: str) -> Result:
-        """Run a command on the machine of a job's driver, or on one that has nothing of the job."""
+        """Run a command on the driver's machine, or on a machine that has no files of the job."""
         on = ["-m", "penstock.cli"] if job is None else [*PROGRAM, "--join", str(job.process.pid)]
         done = subprocess.run(
             [sys.executable, *on, *arguments],
@@ -100,7 +100,7 @@ class Apart:
         return Result(done.returncode, done.stdout, done.stderr)
 
     def done(self, job: JobProcess, *arguments: str) -> Result:
-        """Run a command there that must be carried out."""
+        """Run a command there, and check that it succeeds."""
         result = self.penstock(job, *arguments)
         assert result.code == 0, (result.err, job.err)
         return result
@@ -108,7 +108,7 @@ class Apart:
     def counts(
         self, checkpoint: str, job: JobProcess | None = None, more: Sequence[str] = (), state: str = "count"
     ) -> tuple[int, int, int]:
-        """How many sensors the state has, and the least and the largest of their counts."""
+        """Return how many sensors the state has, and the smallest and the largest of their counts."""
         counted = COUNTED.replace('"count"', f'"{state}"')
         result = self.penstock(job, "query", checkpoint, counted, "--output=json", *more)
         assert result.code == 0, result.err
@@ -116,7 +116,7 @@ class Apart:
         return row["keys"], row["least"], row["most"]
 
     def changed(self, made: str) -> Path:
-        """The job with another name of its state, made by a line."""
+        """Return the job with its state renamed, by replacing a line."""
         found = COUNTING_JOB.read_text()
         for before, after in (
             ("count = ps.ValueState(int)", 'total = ps.ValueState(int, renamed_from="count")'),
@@ -130,17 +130,17 @@ class Apart:
         return path
 
     def working_folder(self, job: JobProcess) -> Path:
-        """The folder in which a driver works, on its own disk."""
+        """Return the driver's working folder, on its own disk."""
         (found,) = Path(f"/proc/{job.process.pid}/root{self.disk}").glob("penstock-checkpoint-*")
         return found
 
     def fault(self, what: str, more: tuple[str, ...]) -> str:
-        """How a fault is named, with the kind of the store and the mode."""
+        """Return the name of a fault, with the kind of store and the mode."""
         parts = ["HDFS"] * isinstance(self.server, HdfsServer) + ["in real time"] * (more == IN_REAL_TIME)
         return f"{what} ({', '.join(parts)})" if parts else what
 
     def kill_one(self, victim: str, chance: random.Random) -> None:
-        """Kill an executor, or a worker, which is started again."""
+        """Kill an executor, or a worker, which is then restarted."""
         if victim == "executor":
             kill(chance.choice(self.cluster.executors()), signal.SIGKILL)
         else:
@@ -162,7 +162,7 @@ class Apart:
 
 
 class Supervisor:
-    """Starts the job again when a run has ended, on a machine with an empty disk; a context manager."""
+    """Restarts the job when a run has ended, on a machine with an empty disk; a context manager."""
 
     def __init__(self, apart: Apart, more: tuple[str, ...]) -> None:
         self._apart = apart
@@ -190,7 +190,7 @@ class Supervisor:
 
 @contextlib.contextmanager
 def open_site(folder: Path, kind: Literal["s3", "hdfs"]) -> Iterator[Site]:
-    """A store, whose credentials are in the environment, and a cluster."""
+    """Open a store, with its credentials in the environment, and a cluster."""
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
     disk = folder / "machine"

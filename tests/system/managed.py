@@ -1,4 +1,4 @@
-"""A job that a manager looks after, in processes of their own: a home, a definition, one manager after the other."""
+"""A managed job in processes of its own: a home, a definition, and a succession of managers."""
 
 from __future__ import annotations
 
@@ -43,14 +43,10 @@ restart: exponential-delay:initial=100ms,max=3s,stable=1m
 
 
 class Managed:
-    """A home, a definition of a job, and one manager after the other.
+    """A home, a definition of a job, and a succession of managers.
 
-    Args:
-        root: an empty folder.
-        disk: where the home and the output are, if that is elsewhere.
-        job: a job with the streams of the tally job.
-        environment: variables beside those of the tests.
-
+    Args: root: an empty folder. disk: the place of home and output, if it is another. job: a job with the
+    streams of the tally job. environment: variables in addition to those of the tests.
     """
 
     def __init__(
@@ -105,7 +101,7 @@ class Managed:
         self.manager.wait()
 
     def send(self, count: int = 4) -> None:
-        """Some files with hits of two pages."""
+        """Send some files with hits of two pages."""
         for _ in range(count):
             records = [{"page": f"page-{n % 2}", "number": 10 * self.sent + n} for n in range(10)]
             write_file(self.hits, f"{self.sent:06}.jsonl", records)
@@ -115,14 +111,14 @@ class Managed:
         return read_folder(self.tallies)
 
     def submit(self) -> str:
-        """Begin the job; gives its id."""
+        """Submit the job; return its id."""
         submitted = self.service.submit(Submission(definition="tally"), "ann").result
         assert submitted is not None
         job_id: str = submitted["job"]
         return job_id
 
     def await_tallies(self, timeout_s: float = PATIENCE_S) -> None:
-        """All hits are tallied, each once, in order."""
+        """Wait until all hits are tallied, each once, in order."""
         await_true(lambda: len(self.received()) >= 10 * self.sent, self.log, timeout_s)
         found = self.received()
         assert Counter(r["number"] for r in found) == Counter(range(10 * self.sent))

@@ -1,4 +1,4 @@
-"""Chaos: managers, drivers and Python workers are killed at random while jobs work, and everything is counted."""
+"""Chaos: managers, drivers and Python workers are killed at random while jobs work; all output is checked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ restart: exponential-delay:initial=200ms,max=3s,stable=1m
 
 
 class Load:
-    """What is sent to one job, and what must come of it. Senders repeat themselves, as careful ones do."""
+    """The input of one job, and its expected output. Senders repeat themselves, as careful ones do."""
 
     def __init__(self, root: Path, seed: str) -> None:
         self.folders = {name: root / name for name in ("readings", "commands", "sums", "seen")}
@@ -68,7 +68,7 @@ class Load:
         self._files = itertools.count()
 
     def send(self) -> None:
-        """Some commands, some of them twice, some old ones again, and some readings."""
+        """Send commands, some of them twice, some old ones again, and readings."""
         new = []
         for _ in range(4):
             command = {
@@ -87,13 +87,15 @@ class Load:
         self.read += len(readings)
 
     def is_done(self) -> bool:
-        """Whether all readings and commands have come out."""
+        """Return whether all readings and commands have been emitted."""
         time.sleep(0.2)
         good = sum(command["payload"] > 0 for command in self.commands)
         return _lines(self.folders["seen"]) >= self.read and _lines(self.folders["sums"]) >= good
 
     def check(self, checkpoint: Path) -> None:
-        """Each command and each reading once, in receipts and outputs, and the sums are those of plain Python."""
+        """Check that each command and reading appears once in receipts and outputs, and that the sums are
+        right.
+        """
         histories: dict[str, list[str]] = {}
         for receipt in NewReceipts(checkpoint, from_start=True).read():
             histories.setdefault(receipt.id, []).append(receipt.status)
@@ -113,7 +115,7 @@ class Load:
         assert sorted(one["number"] for one in seen) == list(range(self.read))
         newest = dict.fromkeys(SENSORS, 0)
         for one in sorted(seen, key=lambda one: one["number"]):
-            # A sum never goes back, and is one that the sensor had.
+            # A sum never decreases, and is one that the sensor had.
             assert newest[one["sensor"]] <= one["total"]
             assert one["total"] in totals[one["sensor"]]
             newest[one["sensor"]] = one["total"]
@@ -121,7 +123,7 @@ class Load:
 
 @dataclass
 class Results:
-    """What happened."""
+    """The measured results."""
 
     killed: Counter[str] = field(default_factory=Counter)
     stopped: Counter[str] = field(default_factory=Counter)
@@ -132,7 +134,7 @@ class Results:
     cancel_s: list[float] = field(default_factory=list)
 
     def table(self) -> dict[str, Any]:
-        """The kills and stops, with how long it took until all went on."""
+        """Return a table of the kills and stops, with the recovery times."""
         return {
             "kills": dict(sorted(self.killed.items())) | {"all": self.killed.total()},
             "stopped_and_continued": dict(sorted(self.stopped.items())),
@@ -159,7 +161,7 @@ class _Pending:
 
 
 class Arena:
-    """Two servers on one store and home, some jobs, load, and a watch over who has recovered; a context manager."""
+    """Two servers on one store and home, some jobs, load, and a monitor of recoveries; a context manager."""
 
     def __init__(
         self, root: Path, store: str, jobs: int, seed: int, injected: Injected | None = None
@@ -190,7 +192,7 @@ class Arena:
             threading.Thread(target=self._guarded, args=(work,)) for work in (self._feed, self._watch)
         ]
         self._count = jobs
-        # Other tests need the time of the micro-batches.
+        # Other tests need the CPU time of the micro-batches.
         self._interval = "1s" if injected is None else "500ms"
 
     def __enter__(self) -> Self:
@@ -220,7 +222,7 @@ class Arena:
             server.wait()
         self.store.close()
 
-    # Beside the kills
+    # Monitoring
 
     def _guarded(self, work: Any) -> None:
         try:
@@ -235,7 +237,7 @@ class Arena:
                 load.send()
 
     def _watch(self) -> None:
-        """Who has recovered; and never two drivers of one job."""
+        """Record recoveries, and check that no job ever has two drivers."""
         self._read_events()
         for job_id, pending in list(self._pending.items()):
             if self.commits(job_id) >= pending.commits + 2 and self._pending.get(job_id) is pending:
@@ -243,13 +245,13 @@ class Arena:
                     time.monotonic() - pending.at_s
                 )
                 del self._pending[job_id]
-        # One may have died while the others were looked for.
+        # One may have died during the check of the others.
         both = self._two_drivers() & self._two_drivers()
         assert not both, f"two drivers: {both}"
 
     def _two_drivers(self) -> set[str]:
-        """The folders of runs whose jobs have another run at work."""
-        # By their folders, since a process that is just forked looks like its parent.
+        """Return the run folders of jobs with more than one working run."""
+        # Runs are told apart by folder, since a newly forked process looks like its parent.
         folders = {
             command.rstrip().rpartition(" ")[2]
             for command in self.processes().values()
@@ -272,13 +274,13 @@ class Arena:
     def check_threads(self) -> None:
         assert not self._failed, self._failed
 
-    # What there is
+    # Inspection
 
     def processes(self) -> dict[int, str]:
         return processes_of(self._tag)
 
     def commits(self, job_id: str) -> int:
-        """The newest micro-batch that was committed."""
+        """Return the newest committed micro-batch."""
         checkpoint = Path(self.service.checkpoint(job_id))
         return max(
             (int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()),
@@ -286,17 +288,17 @@ class Arena:
         )
 
     def driver(self, job_id: str) -> int | None:
-        """The driver of a job, if it lives."""
+        """Return the driver of a job, if it lives."""
         begun = started_process(self.home.run(job_id, self.store.job(job_id).epoch))
         return begun.pid if begun is not None and process_of(begun.pid) == begun else None
 
     def workers(self, job_id: str) -> list[int]:
-        """The Python processes of a job in which its tasks run."""
+        """Return the Python processes in which a job's tasks run."""
         driver = self.driver(job_id)
         return workers_among(self._session(driver)) if driver is not None else []
 
     def _session(self, driver: int) -> list[int]:
-        """All processes of a run."""
+        """Return all processes of a run."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
@@ -326,13 +328,13 @@ class Arena:
             )
 
     def leader(self) -> subprocess.Popen[bytes] | None:
-        """The server that came to lead last, if it lives."""
+        """Return the server that became leader last, if it lives."""
         self.check_threads()
         pid = self._leads[-1][0] if self._leads else None
         return next((server for server in self._servers if server.pid == pid), None)
 
     def kill(self, victim: Victim) -> None:
-        """Kill one, at a random moment."""
+        """Kill a victim at a random moment."""
         self.injected.add(f"kill -9 of a {victim}")
         if victim == "manager":
             self._kill_manager()
@@ -356,7 +358,7 @@ class Arena:
         self._start_server()
 
     def _kill_part_of_job(self, victim: Victim) -> None:
-        """A job that works, or now and then one that is only starting."""
+        """Kill a part of a working job, or now and then of one that is only starting."""
         found: list[tuple[str, int]] = []
         starting = victim == "driver" and self.chance.random() < 0.4
 
@@ -370,7 +372,7 @@ class Arena:
                 if pid is not None:
                     found.append((job_id, pid))
                     return True
-            # Looking takes time that the jobs need.
+            # Polling takes CPU time that the jobs need.
             time.sleep(0.2)
             return False
 
@@ -383,7 +385,7 @@ class Arena:
         kill(pid, signal.SIGKILL)
 
     def stop_leader(self) -> None:
-        """The leader stands still until another leads, and continues."""
+        """Suspend the leader until another leads, then let it continue."""
         self.injected.add("leader that stands still beyond its lease")
         await_true(lambda: self.leader() is not None, self.log)
         leader, before = self.leader(), len(self._leads)
@@ -394,7 +396,7 @@ class Arena:
         self.results.stopped["manager"] += 1
 
     def stop_driver(self) -> None:
-        """All processes of a job stand still for some seconds, and continue."""
+        """Suspend all processes of a job for some seconds."""
         job_id = self.chance.choice(sorted(self.loads))
         driver = self.driver(job_id)
         if driver is None:
@@ -411,7 +413,7 @@ class Arena:
     # The end
 
     def await_health(self, since_s: float, within_s: float) -> None:
-        """All jobs are RUNNING, and have committed since the last kill."""
+        """Wait until all jobs are RUNNING, and have committed since the last kill."""
         before = {job_id: self.commits(job_id) for job_id in self.loads}
         await_true(
             lambda: (
@@ -429,7 +431,7 @@ class Arena:
         assert self.results.healthy_after_last_kill_s < within_s
 
     def cancel_and_continue(self) -> None:
-        """A job is canceled while it has to work; another continues with its checkpoint."""
+        """Cancel a job during its work; another job continues with its checkpoint."""
         job_id = self.chance.choice(sorted(self.loads))
         begun_s = time.monotonic()
         self.service.cancel(job_id, "ann")
@@ -441,7 +443,9 @@ class Arena:
         self.loads[submitted["job"]] = self.loads.pop(job_id)
 
     def check(self) -> None:
-        """No more is sent: all comes out, once; no job is lost or doubled; nobody is left when they are canceled."""
+        """Stop sending and check: all output appears once, no job is lost or doubled, and no process survives
+        the cancels.
+        """
         self._feeds.clear()
         time.sleep(1)
         await_true(
@@ -468,11 +472,11 @@ def run_chaos(
     victims: Sequence[Victim],
     injected: Injected | None = None,
 ) -> dict[str, Any]:
-    """Kill the victims one after the other; gives what happened, when all was found as it must be.
+    """Kill the victims one after the other; check and return the results.
 
-    All jobs must be healthy within 60 s, and one is canceled in the midst of its work then, with whose checkpoint
-    another goes on; but not when nobody notes what is injected: that is for
-    machines that have other tests to do.
+    All jobs must be healthy within 60 s, and then one is canceled during its work, and another continues with
+    its checkpoint; this part is left out when faults are not recorded, as on a machine with other tests to
+    run.
     """
     begun_s = time.monotonic()
     short = injected is None
@@ -514,7 +518,7 @@ def run_chaos(
 
 
 def write_results(results: dict[str, Any], command: str) -> None:
-    """Write the results to the folder that the environment names, if it does."""
+    """Write the results to the folder that the environment names, if any."""
     folder = os.environ.get("PENSTOCK_CHAOS_RESULTS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -523,5 +527,5 @@ def write_results(results: dict[str, Any], command: str) -> None:
 
 
 def _lines(folder: Path) -> int:
-    """How many records the files of a sink have, without a look at them."""
+    """Count the records in the files of a sink, without parsing them."""
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))

@@ -1,4 +1,4 @@
-"""A manager as a program: works for a home and a folder of definitions until it is killed."""
+"""A manager as a program: it manages a home and a folder of definitions until it is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.server.store.store import Store
 
 
 def main() -> None:
-    """Manage."""
+    """Run the manager."""
     logging.basicConfig(level=logging.INFO)
     home = ServerDirectory(Path(sys.argv[1]))
     store = Store.open(sqlite_url(home.store))

@@ -35,7 +35,7 @@ class MosquittoBroker(LocalMosquitto):
         subprocess.run(["mosquitto_passwd", "-U", str(passwords)], check=True)
 
     def stop(self) -> None:
-        """End it in an orderly way, so that it keeps its sessions."""
+        """Stop it in an orderly way, so that it keeps its sessions."""
         self.end()
 
     def uri(
@@ -45,7 +45,7 @@ class MosquittoBroker(LocalMosquitto):
         return f"{scheme}://tester:{password}@127.0.0.1:{port}/{topic}{query}"
 
     def publish(self, topic: str, bodies: list[bytes], *, retain: bool = False) -> None:
-        """Publish messages, and wait until the broker has them."""
+        """Publish messages, and wait until the broker has acknowledged them."""
         client = paho.Client(CallbackAPIVersion.VERSION2)
         client.username_pw_set("tester", PASSWORD)
         client.max_queued_messages_set(0)

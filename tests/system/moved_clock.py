@@ -1,6 +1,6 @@
-"""A wall clock that a test moves under processes, which are started with the environment that it gives.
+"""A wall clock that a test moves for processes started with its environment.
 
-Only what they ask the C library for is moved: time waits as ever, and files have the time of the kernel.
+It affects only times that they get from the C library: waits and file times are unchanged.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ time_t time(time_t *found) {
 class MovedClock:
     """A clock that may be moved at any time; the test is skipped where there is no C compiler.
 
-    Args:
-        folder: where the library and the file with the seconds are.
-
+    Args: folder: the place of the library and of the file with the seconds.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,6 +79,6 @@ class MovedClock:
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), _FILE: str(self._file)}
 
     def move(self, seconds: int) -> None:
-        """Let the clock be so many seconds before or behind that of the machine."""
+        """Set the clock's offset from the machine's, in seconds."""
         with self._file.open("r+b") as file:
             file.write(struct.pack("q", seconds))

@@ -1,4 +1,4 @@
-"""A job that counts the readings of each sensor, and gives their long notes again with the counts."""
+"""A job that counts the readings of each sensor, and emits their long notes with the counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reading:
 
 @dataclass
 class Seen:
-    """Which reading of a sensor it was, and its note."""
+    """The number of a reading within its sensor, and its note."""
 
     sensor: int
     number: int
@@ -33,7 +33,7 @@ class Counts(ps.ProcessFunction):
     count = ps.ValueState(int)
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
-        """Count one."""
+        """Count a reading."""
         count = (self.count.get() or 0) + 1
         self.count.set(count)
         yield Seen(reading.sensor, reading.number, count, reading.note)

@@ -21,7 +21,7 @@ def _node() -> Path | None:
 
 
 def npm_program(package: str, version: str, script: str) -> Path:
-    """The script of a package; the test is skipped where it cannot be installed."""
+    """Return the script of a package; skip the test where it cannot be installed."""
     folder = cache_folder() / f"{package}-{version}"
     find_or_install(_node, "nodejs npm", "Node.js")
     with (cache_folder() / f"{package}.lock").open("w") as lock:

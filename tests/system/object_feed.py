@@ -1,4 +1,4 @@
-"""A feed of readings in files for a job that counts them, and its outputs on an object store."""
+"""A feed of readings in files for a job that counts them, with outputs on an object store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ObjectFeed", "StoredReadings"]
 
 
 class ObjectFeed(FileFeed):
-    """Readings in files, and the objects of what the job makes of them, as a reader finds them by the manifests."""
+    """Readings in files, and the job's output objects, found through the manifests, as readers should."""
 
     def __init__(self, folder: Path, server: S3Server) -> None:
         super().__init__(folder)
@@ -40,7 +40,7 @@ class ObjectFeed(FileFeed):
             client_options={"allow_http": True},
             retry_config={"max_retries": 0},
         )
-        # Manifests are never changed.
+        # Manifests are immutable, so they are cached.
         self._read: dict[str, list[tuple[int, int]]] = {}
 
     def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: Any) -> RunSettings:
@@ -52,7 +52,7 @@ class ObjectFeed(FileFeed):
         )
 
     def rows(self) -> list[tuple[int, int]]:
-        """The rows of all manifests; those that were read before, while the server is away."""
+        """Return the rows of all manifests; those read earlier while the server is down."""
         try:
             for block in obstore.list(self._store, f"{self.prefix}/_manifests"):
                 for name in (one["path"] for one in block if not one["path"].endswith("about.json")):
@@ -91,7 +91,7 @@ class StoredReadings(ObjectFeed):
         self.files += 1
 
     def _is_written(self, name: str, content: bytes) -> bool:
-        """Write an object, unless it is there; tell whether that is sure, since the server may be away."""
+        """Write an object unless it exists; return whether it is known to exist, since the server may be down."""
         try:
             obstore.put(self._store, name, content, mode="create")
         except obstore.exceptions.AlreadyExistsError:

@@ -1,4 +1,4 @@
-"""A real OpenSearch for tests: one node from its jars, on free ports, to be killed and started again."""
+"""A real OpenSearch for tests: one node from its jars, on free ports, which tests kill and restart."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ class OpenSearchServer(LocalServer):
         }
         # JSON is YAML.
         (folder / "config" / "opensearch.yml").write_text(json.dumps(settings))
-        # Otherwise it may do nothing but log to the folder.
+        # Otherwise it may not do anything except log to the folder.
         (folder / "config" / "jvm.policy").write_text("grant { permission java.security.AllPermission; };\n")
 
     def start(self) -> None:
         """Start the node and wait until it answers."""
         properties = {
             "java.security.manager": "allow",
-            # Modules are plugins, which may do little unless a policy lets them.
+            # Modules are plugins, whose rights depend on a policy.
             "java.security.policy": f"file://{self._folder}/config/jvm.policy",
             "opensearch.path.home": self._folder,
             "opensearch.path.conf": self._folder / "config",
             "opensearch.distribution.type": "tar",
             "log4j2.disable.jmx": "true",
-            # Without JNA it cannot tell that it runs as root, which it refuses.
+            # Without JNA it cannot detect that it runs as root, which it refuses.
             "jna.nosys": "true",
             "jna.nounpack": "true",
         }
@@ -103,13 +103,13 @@ class OpenSearchServer(LocalServer):
         return f"http://127.0.0.1:{self.port}"
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer to a request."""
+        """Return the answer to a request."""
         answer = httpx.request(method, f"{self.url}{path}", json=body, timeout=60)
         assert answer.status_code < 300, answer.text
         return answer.json()
 
     def documents(self, index: str) -> dict[str, dict[str, Any]]:
-        """The documents of an index by id."""
+        """Return the documents of an index by id."""
         self.ask("POST", f"/{index}/_refresh")
         found = self.ask("GET", f"/{index}/_search?size=10000")["hits"]["hits"]
         return {one["_id"]: one["_source"] for one in found}

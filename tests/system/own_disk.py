@@ -1,7 +1,8 @@
-"""Run penstock as on another machine: the folder in PENSTOCK_TEST_DISK is an empty disk that only this process has.
+"""Runs penstock as on another machine: the folder in PENSTOCK_TEST_DISK is an empty disk private to this
+process.
 
-Its children share that disk. With `--exec PROGRAM ARGUMENTS` another program runs so. With `--join PROCESS` penstock
-runs on the machine, and so with the disk, of a process.
+Its children share that disk. `--exec PROGRAM ARGUMENTS` runs another program in this way. `--join PROCESS`
+runs penstock with the disk, and so on the machine, of a process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _system: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def can_have_own_disk() -> bool:
-    """Whether this system lets a process have mounts of its own."""
+    """Return whether this system lets a process have private mounts."""
     child = os.fork()
     if child == 0:
         os._exit(0 if _system.unshare(_NEW_USERS | _NEW_MOUNTS) == 0 else 1)

@@ -14,14 +14,14 @@ PASSWORD: Final = "s3cr3t"
 
 
 class PostgresServer(LocalPostgres):
-    """One server; a context manager. Each test takes a schema of its own."""
+    """One server; a context manager. Each test uses its own schema."""
 
     def __init__(self) -> None:
         with skipped_where_missing():
             super().__init__(PASSWORD, ["max_prepared_transactions=4"])
 
     def new_schema(self) -> str:
-        """The URL of an empty schema, which is much quicker to make than a database, and serves as one."""
+        """Return the URL of an empty schema, which serves as a database and is much quicker to create."""
         name = f"schema_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE SCHEMA {name}")  # type: ignore[call-overload,unused-ignore]

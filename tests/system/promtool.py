@@ -1,4 +1,4 @@
-"""Prometheus' tool, which checks and tries rules: the one that is installed, or that of Debian's package."""
+"""Prometheus' tool, which checks and tests rules: the installed one, or that of Debian's package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["find_promtool", "promtool"]
 
 
 def promtool(tool: str, *arguments: str | Path, stdin: BinaryIO | None = None) -> str:
-    """Run the tool, which must agree; gives what it prints."""
+    """Run the tool, check that it succeeds, and return its output."""
     command = [tool, *map(str, arguments)]
     done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -21,13 +21,15 @@ def promtool(tool: str, *arguments: str | Path, stdin: BinaryIO | None = None) -
 
 
 def find_promtool(folder: Path) -> str:
-    """Where the tool is. When it is not installed it is taken out of Debian's package, else the test is skipped."""
+    """Return the tool's path. If it is not installed, it is extracted from Debian's package, else the test is
+    skipped.
+    """
     found = shutil.which("promtool")
     if found is not None:
         return found
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
-    # Installing the package would start its server as well.
+    # Installing the package would also start its server.
     fetch = "apt-get -qq download prometheus || (apt-get -qq update && apt-get -qq download prometheus)"
     done = subprocess.run(
         ["sh", "-c", f"({fetch}) && dpkg -x prometheus_*.deb ."],

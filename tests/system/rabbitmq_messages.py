@@ -1,4 +1,4 @@
-"""Messages: publish to a queue or stream of a RabbitMQ, and see what waits there."""
+"""Messages: publish to a queue or stream of RabbitMQ, and read what waits there."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Taken(NamedTuple):
 
 
 def publish(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
-    """Publish, and wait until the broker has taken everything."""
+    """Publish, and wait until the broker has confirmed everything."""
     if name.endswith("queue"):
         with node.connect() as connection:
             channel = connection.channel()
-            # One answer for all: with confirmations the client would wait for each.
+            # One confirmation for all: otherwise the client would wait for each.
             channel.tx_select()
             for body in bodies:
                 properties = pika.BasicProperties(delivery_mode=2, message_id=xxhash.xxh64_hexdigest(body))
@@ -59,13 +59,13 @@ async def _publish_to_stream(node: RabbitNode, name: str, bodies: Iterable[bytes
 
 
 def waiting(node: RabbitNode, queue: str) -> int:
-    """How many messages wait in a queue; those that were delivered and not acknowledged do not count."""
+    """Return how many messages wait in a queue; delivered but unacknowledged ones do not count."""
     with node.connect() as connection:
         return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
 
 def take(node: RabbitNode, queue: str) -> list[Taken]:
-    """Take what waits in a queue."""
+    """Take the messages that wait in a queue."""
     found = []
     with node.connect() as connection:
         channel = connection.channel()

@@ -1,4 +1,4 @@
-"""A real RabbitMQ for tests: on free ports, in a folder of its own, to be killed and started again."""
+"""A real RabbitMQ for tests: on free ports, in a folder of its own, which tests kill and restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RabbitNode(LocalRabbitMQ):
         self.signal(signal.SIGKILL)
 
     def restart(self) -> None:
-        """An orderly restart: what was declared is on disk after it."""
+        """Restart it in an orderly way, after which declarations are on disk."""
         self.end()
         self.start()
 

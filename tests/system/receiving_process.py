@@ -1,6 +1,7 @@
 """A process that receives a stream into a journal, for tests that kill it.
 
-Arguments: the journal's folder, the URI, and whether it waits for ever between a journal write and the acknowledgement.
+Arguments: the journal's folder, the URI, and whether it hangs for ever between a journal write and the
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from penstock.webhooks.http_receiver import HttpReceiver
 
 
 def receiver(folder: Path, uri: str, *, bounded: bool = False, fields: str = "number BIGINT") -> Receiver:  # type: ignore[type-arg]
-    """What receives the stream, which is a control stream and so begins at its earliest record.
+    """Return the receiver; the stream is a control stream, so it begins at its earliest record.
 
     Rows of a table have `fields`.
     """
@@ -53,7 +54,7 @@ def receiver(folder: Path, uri: str, *, bounded: bool = False, fields: str = "nu
 
 
 def main() -> None:
-    """Receive until killed; writes a line when connected, and one whenever messages have become durable.
+    """Receive until killed; print a line when connected, and one whenever messages have become durable.
 
     A receiver that fails ends the process with its error.
     """

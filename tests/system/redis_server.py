@@ -1,4 +1,4 @@
-"""A real Redis for tests: on free ports, in a folder of its own, to be killed and started again."""
+"""A real Redis for tests: on free ports, in a folder of its own, which tests kill and restart."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class RedisServer:
                 return
 
     def kill(self) -> None:
-        """End the server at once."""
+        """Kill the server."""
         if self._server is not None:
             self._server.send_signal(signal.SIGKILL)
             self._server.wait(30)
             self._server = None
 
     def signal(self, what: int) -> None:
-        """Stop the server, or let it continue."""
+        """Suspend the server, or let it continue."""
         assert self._server is not None
         self._server.send_signal(what)
 

@@ -1,4 +1,4 @@
-"""Rooms: readings and settings for the temperature-control job, and the commands that it must give."""
+"""Rooms: readings and settings for the temperature-control job, and its expected commands."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ _spec.loader.exec_module(_reference)
 
 
 def fold(batches: Iterable[tuple[Iterable[Record], Iterable[Record]]]) -> dict[int, list[str]]:
-    """The commands of each sensor, by plain Python: in each batch all settings take effect, then the readings come."""
+    """Return each sensor's expected commands: in each batch all settings take effect, then the readings are
+    processed.
+    """
     return by_sensor(_reference.commands(batches))
 
 
 def by_sensor(commands: Iterable[Record]) -> dict[int, list[str]]:
-    """The commands of each sensor in order."""
+    """Return the commands of each sensor in order."""
     found: dict[int, list[str]] = defaultdict(list)
     for command in commands:
         found[command["sensor_id"]].append(command["command"])
@@ -37,12 +39,12 @@ def by_sensor(commands: Iterable[Record]) -> dict[int, list[str]]:
 
 
 class Rooms:
-    """An endless supply of readings and settings, the same for the same seed.
+    """An endless supply of readings and settings, reproducible from a seed.
 
-    Steady rooms get new settings all the time, but no reading is ever judged otherwise by another of them: every band
-    lies between 17 and 23 degrees and holds 20; every reading is below 17, above 23, or 20. So their commands do not
-    depend on which settings a reading meets, once there is one. The commands of lively rooms do: their settings and
-    readings are wild, and some rooms are read before they have a setting.
+    Steady rooms get new settings all the time, but any of them judges each reading alike: every band lies
+    between 17 and 23 degrees and includes 20, and every reading is below 17, above 23, or 20. So their
+    commands do not depend on which settings a reading meets, once there is one. The commands of lively rooms
+    do: their settings and readings are arbitrary, and some are read before they have a setting.
     """
 
     STEADY = range(20)
@@ -53,18 +55,18 @@ class Rooms:
         self._ticks = 0
 
     def first_settings(self) -> list[Record]:
-        """A setting for every steady room."""
+        """Return a setting for every steady room."""
         return [self._setting(sensor) for sensor in self.STEADY]
 
     def settings(self) -> list[Record]:
-        """Some new settings."""
+        """Return some new settings."""
         self._ticks += 1
         # Half of the lively rooms get their first settings late.
         lively = self.LIVELY[: 10 if self._ticks < 100 else 20]
         return [self._setting(self._random.choice([*self.STEADY, *lively])) for _ in range(3)]
 
     def readings(self) -> list[Record]:
-        """Some new readings."""
+        """Return some new readings."""
         sensors = self._random.choices([*self.STEADY, *self.LIVELY], k=40)
         return [{"sensor_id": sensor, "temperature": self._temperature(sensor)} for sensor in sensors]
 
@@ -84,7 +86,7 @@ class Rooms:
 
 
 def write_file(folder: Path, name: str, records: Sequence[Record | str | bytes]) -> None:
-    """A JSON Lines file that appears whole; text and bytes are written as they are."""
+    """Write a JSON Lines file atomically; text and bytes are written unchanged."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [record if isinstance(record, (bytes, str)) else json.dumps(record) for record in records]
     hidden = folder / f".{name}.tmp"
@@ -95,12 +97,12 @@ def write_file(folder: Path, name: str, records: Sequence[Record | str | bytes])
 
 
 def read_folder(folder: Path) -> list[Record]:
-    """The records of all visible JSON Lines files of a folder, in the order of the names."""
+    """Return the records of all visible JSON Lines files of a folder, in order of file name."""
     return [json.loads(line) for path in _visible(folder) for line in path.read_text().splitlines()]
 
 
 def count_records(folder: Path) -> int:
-    """How many records `read_folder` would read; for those who wait for some, and ask again and again."""
+    """Count the records that `read_folder` would return; cheap enough for polling."""
     return sum(path.read_bytes().count(b"\n") for path in _visible(folder))
 
 

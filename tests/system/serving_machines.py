@@ -1,4 +1,4 @@
-"""Serving machines: servers and their drivers on machines that share only an object store, each with its own disk."""
+"""Servers and their drivers on machines that share only an object store, each machine with its own disk."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TOKEN = "token-of-both-servers-0123456789-0123456789"
 
 @dataclass(frozen=True)
 class Program:
-    """What starts a server, as arguments of Python, and what the command line of a driver contains."""
+    """The Python arguments that start a server, and what a driver's command line contains."""
 
     serve: tuple[str, ...]
     driver: str
 
 
 class Machine:
-    """A server with a disk that no other process sees, and its drivers."""
+    """A server with a private disk, and its drivers."""
 
     def __init__(self, root: Path, name: str, bucket: str, program: Program) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        """Start the server, on an empty disk. Drivers that are left keep theirs."""
+        """Start the server on an empty disk. Drivers still running keep theirs."""
         with (self._root / f"{self.name}.log").open("ab") as err:
             self.process = subprocess.Popen(
                 self._command,
@@ -76,7 +76,7 @@ class Machine:
         return (self._root / f"{self.name}.log").read_text()[-3000:]
 
     def signal(self, number: int) -> None:
-        """To the server and its drivers: their machine stands still, or continues, or is gone."""
+        """Send a signal to the server and its drivers: their machine is suspended, continues, or is lost."""
         for pid in processes_of(self._tag):
             kill(pid, number)
 
@@ -84,7 +84,7 @@ class Machine:
         return [pid for pid, command in processes_of(self._tag).items() if self._program.driver in command]
 
     def job(self, job_id: str) -> tuple[str, int]:
-        """The status and the run of a job, as this server tells it."""
+        """Return the status and the run of a job, according to this server."""
         found = self.client.get(f"/v1/jobs/{job_id}").raise_for_status().json()
         return found["status"], found["run"]
 
@@ -101,7 +101,7 @@ class Machine:
 
 
 class ServingPair:
-    """Two machines, the store that both share, and a job; a context manager.
+    """Two machines, the store that they share, and a job; a context manager.
 
     `definitions` is below the root, and the job's definition there is `counts`.
     """
@@ -120,7 +120,7 @@ class ServingPair:
         self.store.close()
 
     def start(self) -> None:
-        """Wait for a leader, and ask the other for a job."""
+        """Wait for a leader, and submit a job to the other server."""
         for machine in self.machines:
             machine.await_start()
         await_true(lambda: self.leads(), self.log, self._patience_s)
@@ -128,12 +128,12 @@ class ServingPair:
         self.job: str = operation.raise_for_status().json()["job"]
 
     def leads(self) -> list[int]:
-        """The processes that came to lead, one after the other."""
+        """Return the processes that became leader, in order."""
         events = [event for event in self.store.events() if event.what == "a manager leads"]
         return [int(event.detail["manager"].split("/")[1]) for event in events]
 
     def pair(self) -> tuple[Machine, Machine]:
-        """The one that leads, and the other."""
+        """Return the leading machine and the other one."""
         newest = self.leads()[-1]
         leader = next(machine for machine in self.machines if machine.process.pid == newest)
         return leader, next(machine for machine in self.machines if machine is not leader)

@@ -1,4 +1,6 @@
-"""A job whose sources and sinks are classes of the user's: it keeps notes, and counts what the post brings by page."""
+"""A job whose sources and sinks are user-defined classes: it keeps notes, and counts hits from the post by
+page.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import penstock as ps
 
 @dataclass
 class Hit:
-    """Something that a page got."""
+    """A hit of a page."""
 
     page: str
     number: int
@@ -18,7 +20,7 @@ class Hit:
 
 @dataclass
 class Counted:
-    """The number of a hit, and its page with how many it has with it."""
+    """The number of a hit, its page, and the page's count so far."""
 
     id: int
     value: str
@@ -30,7 +32,7 @@ class Count(ps.ProcessFunction):
     hits = ps.ValueState(int)
 
     def process_record(self, hit: Hit, ctx: ps.Context) -> Iterator[Counted]:
-        """Count one."""
+        """Count a hit."""
         count = (self.hits.get() or 0) + 1
         self.hits.set(count)
         yield Counted(hit.number, f"{hit.page} {count}")

@@ -1,4 +1,6 @@
-"""Receivers as a user may write them, for `shelf_job.py`: with positions, and of what is deleted once acknowledged."""
+"""User-defined receivers for `shelf_job.py`: one with positions, and one whose source deletes acknowledged
+records.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from penstock.connectors import Received, RecordReceiver
 
 
 class Letters(RecordReceiver):
-    """The rows of a table, behind the id of the newest that is in the journal."""
+    """The rows of a table after the last id in the journal."""
 
     guarantee = "each record once"
 
@@ -32,7 +34,7 @@ class Letters(RecordReceiver):
 
 
 class Parcels(RecordReceiver):
-    """The rows of a table, which are deleted when they are acknowledged."""
+    """The rows of a table, which are deleted once acknowledged."""
 
     guarantee = "at least once"
 
@@ -62,7 +64,7 @@ class Parcels(RecordReceiver):
 
 
 class _Parcels(Received):
-    """Parcels, and the id of the last of them."""
+    """Parcels, and the id of the last one."""
 
     def __init__(self, records: list[str], last: int) -> None:
         super().__init__(records)

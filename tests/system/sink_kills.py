@@ -1,4 +1,4 @@
-"""Kills of a job that works with a server, and of that server, under load; a last run does the rest."""
+"""Kills of a job under load, and of the server that it writes to; a last run completes the work."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ __all__ = [
 ]
 
 
-# A machine that has other work as well may need this long for a start and what has come meanwhile.
+# On a busy machine a start and the backlog may take this long.
 BUSY_S = 900.0
 PROCESSES = ("driver", "JVM", "worker")
 
 
 def victims(server: str | None, count: int) -> list[str]:
-    """Whom to kill, in turn; without a server only processes of the job."""
+    """Return the victims in turn; without a server only processes of the job."""
     kinds = PROCESSES if server is None else (*PROCESSES, server)
     return [kinds[number % len(kinds)] for number in range(count)]
 
 
 class Feed(Protocol):
-    """What gives a job its readings."""
+    """A source of readings for a job."""
 
     def feeding(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True)
 class KilledSink:
-    """A job, and what takes its server away for a moment, if it has one."""
+    """A job, and how to take its server down for a moment, if it has one."""
 
     folder: Path
     feed: Feed
@@ -61,7 +61,9 @@ class KilledSink:
     patience_s: float = PATIENCE_S
 
     def survive(self, names: Iterable[str], chance: random.Random, note: Callable[[str], None]) -> None:
-        """Kill one after the other, each once the run has committed something, and let a bounded run do the rest."""
+        """Kill one victim after another, each once the run has committed something; a bounded run does the
+        rest.
+        """
         arguments = run_arguments(self.job, self.settings())
         with self.feed.feeding():
             for victim in names:
@@ -76,7 +78,7 @@ class KilledSink:
 
 
 def strike(victim: str, job: JobProcess, interrupt: Callable[[], None] | None) -> None:
-    """Kill a process of a job, or take its server away for a moment."""
+    """Kill a process of a job, or take its server down for a moment."""
     if victim in PROCESSES:
         kill_process(victim, job)
     else:
@@ -94,7 +96,7 @@ def kill_process(
 
 
 class Server(Protocol):
-    """A server that can be killed and started again."""
+    """A server that can be killed and restarted."""
 
     def kill(self) -> None: ...
 
@@ -102,14 +104,14 @@ class Server(Protocol):
 
 
 def interrupt_briefly(server: Server) -> None:
-    """Take a server away for half a second."""
+    """Take a server down for half a second."""
     server.kill()
     time.sleep(0.5)
     server.start()
 
 
 def await_progress(job: JobProcess, count: Callable[[], int], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a run has counted more, and continues."""
+    """Wait until a run has counted more, and is still running."""
     before = count()
     await_true(lambda: not job.running or count() > before, lambda: job.err, timeout_s)
     assert job.running, job.err
@@ -134,5 +136,5 @@ def finish(
 
 
 def newest_commit(folder: Path) -> int:
-    """The newest micro-batch that a run has committed; what it has sent may be of one that it repeats."""
+    """Return the newest micro-batch that a run has committed; what it has sent may be part of a repeated one."""
     return max((int(path.name) for path in (folder / "checkpoint" / "commits").glob("[0-9]*")), default=-1)

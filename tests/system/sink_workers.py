@@ -1,4 +1,4 @@
-"""Workers of a Kafka sink, several in one process, and what stands in its topic."""
+"""Workers of a Kafka sink, several in one process, and the content of its topic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bind(kafka: KafkaBroker, topic: str, query: str = "") -> KafkaBinding:
 class Worker:
     """A worker process's view of the sink: its own producers, kept between tasks.
 
-    Several workers live in this process, and take turns; what they keep is swapped.
+    Several workers live in this process and take turns, so their kept state is swapped.
     """
 
     def __init__(self, sink: KafkaSink, lineage: str) -> None:
@@ -62,7 +62,7 @@ class Worker:
             kafka_producers._producers = before
 
     def start(self, batch_id: int, values: Sequence[bytes], partition: int = 0) -> SinkTask:
-        """Write a batch, but do not finish it."""
+        """Write a batch without finishing it."""
         with self._turn():
             task = self._sink.task(TaskContext(batch_id, partition, 0, self._lineage), TEXT)
         self.write(task, values)
@@ -78,7 +78,7 @@ class Worker:
                 )
 
     def send(self, task: Any) -> Callable[[], None]:
-        """Send all that a task of a transaction has, but do not commit it; gives what continues from there."""
+        """Send all output of a transaction without committing it; return a generator that continues from there."""
         sent, goes_on = threading.Event(), threading.Event()
         failures: list[BaseException] = []
         with self._turn():
@@ -123,10 +123,11 @@ class Worker:
 
 
 def consume(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -> list[tuple[Any, Any]]:
-    """All (key, value) of a topic, partition by partition, as this isolation sees it.
+    """Return all (key, value) of a topic, partition by partition, as this isolation level sees them.
 
-    A transaction whose producer was told of its commit has its markers a moment later; until then what is committed
-    seems to end before it. So the end is that of all that was written, whose transactions must come to theirs.
+    The markers of a committed transaction may appear a moment after the commit returns; until then the
+    committed data seems to end earlier. So read to the end of all written messages, and wait for their
+    transactions to complete.
     """
     ends = written(kafka, topic)
     consumer = Consumer(
@@ -155,7 +156,7 @@ def consume(kafka: KafkaBroker, topic: str, isolation: str = "read_committed") -
 
 
 def written(kafka: KafkaBroker, topic: str) -> list[int]:
-    """The end of each partition, behind all messages, whatever becomes of their transactions."""
+    """Return the end of each partition, after all messages, whatever the outcome of their transactions."""
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED)

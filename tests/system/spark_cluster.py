@@ -1,4 +1,4 @@
-"""A Spark standalone cluster: a master and workers, as processes of their own on this machine."""
+"""A Spark standalone cluster: a master and workers as separate processes on this machine."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _DEPLOY: Final = "org.apache.spark.deploy"
 
 
 def quick_jvm() -> tuple[str, str]:
-    """The options and the class path with which a JVM of Spark starts with half of the work."""
+    """Return the options and the class path that make a Spark JVM start with half of the work."""
     return " ".join(["-XX:TieredStopAtLevel=1", *archive_options(find_java())]), str(bare_filesystem_jar())
 
 
 def of_a_machine(disk: Path) -> dict[str, str]:
-    """What makes a process use nothing but a disk for its own files."""
+    """Return arguments that give a process a private disk."""
     return {DISK: str(disk), "TMPDIR": str(disk), "SPARK_LOCAL_DIRS": str(disk)}
 
 
 class SparkCluster:
-    """A master with workers; a context manager. Nothing of it stays behind.
+    """A master with workers; a context manager that leaves no processes behind.
 
-    With `disk` each worker is as on a machine of its own: the folder of that path is an empty disk, which the others do
-    not see, and holds all that it writes.
+    With `disk` each worker is as on its own machine: the folder of that path is an empty private disk, which
+    holds all that it writes.
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class SparkCluster:
         options, class_path = quick_jvm()
         self._environment = {
             **inherited,
-            # A machine that has other work may stand still for long; whoever is killed is missed at once.
+            # A busy machine may stall for long, so timeouts are long; killed processes are still detected at
+            # once.
             "SPARK_DAEMON_JAVA_OPTS": f"{options} -Dspark.worker.timeout={STANDS_STILL_S}",
             "SPARK_DAEMON_CLASSPATH": class_path,
             _TAG: self._tag,
@@ -136,16 +137,16 @@ class SparkCluster:
         )
 
     def restart_worker(self, name: str) -> None:
-        """Start a worker that was killed."""
+        """Restart a worker that was killed."""
         _await_registered(self._start_worker(name))
 
     def worker(self, name: str) -> int:
-        """The process of a worker."""
+        """Return the process of a worker."""
         (found,) = self._processes(name, f"{_DEPLOY}.worker.Worker")
         return found
 
     def executors(self) -> list[int]:
-        """The executors of all workers."""
+        """Return the executors of all workers."""
         return sorted(
             pid for name in self.workers for pid in self._processes(name, "CoarseGrainedExecutorBackend")
         )
@@ -172,16 +173,16 @@ def _await_registered(log: Path) -> None:
 
 @contextlib.contextmanager
 def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[str]:
-    """The URL of a master with workers of one core each."""
+    """Start a cluster with one core per worker; yield its URL."""
     with SparkCluster(folder, workers) as cluster:
         yield cluster.url
 
 
 def bare_python(folder: Path) -> Path:
-    """An interpreter that on the cluster's workers has penstock's dependencies, but not penstock."""
+    """Return an interpreter whose workers have penstock's dependencies, but not penstock."""
     wrapper = folder / "bare-python"
     packages = sysconfig.get_path("purelib")
-    # Without `site` no .pth file is read, by which a development install is found.
+    # Without `site` no .pth file is read, through which a development install is found.
     wrapper.write_text(
         "#!/bin/sh\n"
         f'if [ -n "${_ON_WORKER}" ]; then\n'

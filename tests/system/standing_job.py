@@ -1,8 +1,9 @@
-"""The tally job with two sinks, which stands still at a moment of a micro-batch, so that it can be killed there.
+"""The tally job with two sinks, which hangs at a chosen moment of a micro-batch, so that a test can kill it
+there.
 
-The variable PENSTOCK_TEST_STAND names a folder. A file there that is called like a moment has the job stand when it
-comes to that: `first` and `second` are the sinks, behind their part of the micro-batch; `first-0` is the sink partition
-0 of a Kafka sink, while others continue; `counts` is behind all that the driver writes before Spark commits.
+The variable PENSTOCK_TEST_STAND names a folder. A file in it named like a moment makes the job hang there:
+`first` and `second` are after those sinks' part of the micro-batch; `first-0` is after partition 0 of a Kafka
+sink, while others continue; `counts` is after everything that the driver writes before Spark commits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ tallies.sink_to("second")
 
 
 def stand_at(*moments: str) -> None:
-    """Stand still for ever, if that is wanted at one of the moments."""
+    """Hang for ever, if one of the moments is requested."""
     folder = os.environ.get(FOLDER)
     if folder is not None and any((Path(folder) / moment).exists() for moment in moments):
         (Path(folder) / STOOD).touch()
@@ -41,7 +42,7 @@ def stand_at(*moments: str) -> None:
 
 
 class StandingTask:
-    """A task of a Kafka sink that may stand still behind its end."""
+    """A task of a Kafka sink that may hang after it has finished."""
 
     def __init__(self, task: Any, sink: str, partition: int) -> None:
         self._task = task
@@ -51,14 +52,14 @@ class StandingTask:
         return getattr(self._task, name)
 
     def finish(self) -> bytes:
-        """Finish, and stand still."""
+        """Finish, and then hang."""
         message: bytes = self._task.finish()
         stand_at(*self._moments)
         return message
 
 
 def _make_standing() -> None:
-    """Have sinks and counts stand still, in the driver and in workers."""
+    """Patch sinks and counts to hang, in the driver and in workers."""
     commit, task, save = FilesSink.commit, KafkaSink.task, Checkpoint.save
 
     def commit_and_stand(self: FilesSink, batch_id: int, messages: Sequence[bytes]) -> None:

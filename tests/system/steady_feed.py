@@ -1,4 +1,4 @@
-"""Steady feed: a thread that writes input again and again while a test does something else."""
+"""Steady feed: a thread that writes input repeatedly while a test does something else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["feed_steadily"]
 def feed_steadily(
     write: Callable[[], None], pause_s: float, away: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Call a function after each pause meanwhile. The errors `away` say that a server is away: it is called again.
+    """Call a function at intervals while the block runs. After an error of type `away`, when a server is
+    down, it is retried.
 
     Any other error ends the calls, and is raised at the end.
     """

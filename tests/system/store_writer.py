@@ -1,7 +1,7 @@
-"""A process that writes micro-batches to Redis, as the driver and the tasks of a job do: `store_writer.py URI FOLDER`.
+"""A process that writes micro-batches to Redis, as a job's driver and tasks do: `store_writer.py URI FOLDER`.
 
-Each process has a file in the folder with the number of the micro-batch that comes next; the largest counts, as if they
-had a checkpoint.
+Each process has a file in the folder with the number of its next micro-batch; the largest counts, as if they
+shared a checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RECORD = record_type("key BIGINT NOT NULL, number BIGINT")
 
 
 def batch_of(number: int) -> list[dict[str, int]]:
-    """The records of a micro-batch, in which each of some keys has several values."""
+    """Return the records of a micro-batch; some keys have several values."""
     return [
         {"key": (number * 7 + place) % KEYS, "number": number * 1000 + repeat * 100 + place}
         for repeat in range(_BLOCKS)
@@ -37,12 +37,12 @@ def batch_of(number: int) -> list[dict[str, int]]:
 
 
 def expected_after(batches: int) -> dict[int, int]:
-    """The value of each key after so many micro-batches."""
+    """Return the value of each key after so many micro-batches."""
     return {row["key"]: row["number"] for number in range(batches) for row in batch_of(number)}
 
 
 def next_batch(folder: Path) -> int:
-    """The number of the micro-batch that comes next."""
+    """Return the number of the next micro-batch."""
     return max((int(file.read_text()) for file in folder.glob("*.next")), default=0)
 
 

@@ -1,6 +1,6 @@
 """A driver without Spark that counts, with its checkpoint and its output on an object store.
 
-A number is saved to the checkpoint before it comes out, once, as an object with the number of the run.
+Each number is saved to the checkpoint, and then written once as an object with the number of the run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def count(launch: Launch, keeper: LeaseKeeper, folder: Path) -> None:
-    """Count from where the checkpoint is, until a signal, or a request to stop."""
+    """Count on from the checkpoint, until a signal or a stop request."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     uri = launch.settings["checkpoint"]
@@ -64,7 +64,7 @@ def count(launch: Launch, keeper: LeaseKeeper, folder: Path) -> None:
         keeper.working = True
         write_atomically(folder / PROGRESS_FILE, b'{"batch_id": 7}')
         while not stopped.wait(0.1):
-            # The last one may have been saved without coming out.
+            # The last number may have been saved without being written.
             out.create(f"{number:06}", f"{launch.run}".encode())
             number += 1
             path.write_text(f"{number}")

@@ -1,4 +1,4 @@
-"""Checkpoints of tests on an object store, and the loss of a machine that works on one."""
+"""Checkpoints of tests on an object store, and the loss of the machine that works on one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["checkpoint_on", "lose_disk", "lose_machines"]
 
 @contextlib.contextmanager
 def checkpoint_on(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The place of a checkpoint; its working folder is removed in the end."""
+    """Yield the place of a checkpoint; remove its working folder in the end."""
     server.put("checkpoints", "there", b"")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
@@ -33,7 +33,7 @@ def checkpoint_on(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def lose_disk(uri: str) -> None:
-    """What a machine that is gone had of the checkpoint."""
+    """Delete the local files of a lost machine that belong to the checkpoint."""
     shutil.rmtree(working_folder(uri), ignore_errors=True)
 
 
@@ -47,7 +47,7 @@ def lose_machines(
     note: Callable[[str], None],
     patience_s: float = BUSY_S,
 ) -> None:
-    """Start a job for each victim: it is killed once the run has done something, and its machine's disk is gone."""
+    """Start a job for each victim: it is killed once the run has made progress, and its machine's disk is lost."""
     for victim in victims:
         with JobProcess(arguments, folder) as job:
             await_progress(job, progress, patience_s)

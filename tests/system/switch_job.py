@@ -1,4 +1,4 @@
-"""A job that switches a heater, and numbers its commands; what it says depends on the readings of a sensor alone."""
+"""A job that switches a heater, and numbers its commands; its output depends only on the readings of a sensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reading:
 
 @dataclass
 class Command:
-    """A command to a heater, and how many it has had."""
+    """A command to a heater, and its number."""
 
     sensor_id: int
     command: str
@@ -32,7 +32,7 @@ class Switch(ps.ProcessFunction):
     count = ps.ValueState(int)
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Command]:
-        """Judge a reading."""
+        """Judge a reading, and emit a command if needed."""
         command = "OFF" if reading.temperature > 23 else "ON" if reading.temperature < 17 else None
         if command is not None and command != self.last.get():
             self.last.set(command)

@@ -1,4 +1,4 @@
-"""The topics of the switch job: what sends readings, what reads commands, and what they must be."""
+"""The topics of the switch job: a sender of readings, a reader of commands, and the expected commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENSORS = 30
 
 
 class Sender(threading.Thread):
-    """Sends readings until it is closed, those of a sensor to one partition."""
+    """Sends readings until it is closed, each sensor's to one partition."""
 
     def __init__(self, kafka: KafkaBroker, topic: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -50,7 +50,8 @@ class Sender(threading.Thread):
 
 
 class Reader:
-    """Reads the commands, and leaves out repetitions by their origins: by the numbers of a place, and by whole names.
+    """Reads the commands, and drops repetitions by their origins: by the number within a place, and by the
+    whole name.
 
     `count` is the number of all messages so far, and `newest_ms` the time of the last one.
     """
@@ -71,7 +72,7 @@ class Reader:
         self.by_names: dict[int, list[str]] = {}
 
     def read(self, timeout_s: float = 0.1) -> bool:
-        """Read what comes in some time; return whether anything has."""
+        """Read for a while; return whether anything arrived."""
         found = self._consumer.consume(1000, timeout_s)
         for message in found:
             assert message.error() is None, message.error()
@@ -79,7 +80,7 @@ class Reader:
         return bool(found)
 
     def read_all(self) -> None:
-        """Read what there is; nothing must write any more."""
+        """Read all messages; no writer may be active any more."""
         while self.read(1.0):
             pass
 
@@ -104,7 +105,7 @@ class Reader:
 
 
 def fold(readings: list[tuple[int, float]]) -> dict[int, list[str]]:
-    """The commands of each sensor, by plain Python."""
+    """Return the expected commands of each sensor, in plain Python."""
     found: dict[int, list[str]] = {}
     for sensor, temperature in readings:
         command = "OFF" if temperature > 23 else "ON" if temperature < 17 else None

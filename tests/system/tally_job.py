@@ -1,4 +1,4 @@
-"""A job whose output tells what its state was at each record: a record that counts twice, or not at all, shows."""
+"""A job whose output shows its state at each record, so that a record counted twice or not at all is visible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import penstock as ps
 
 @dataclass
 class Hit:
-    """Something that a page got."""
+    """A hit of a page."""
 
     page: str
     number: int
@@ -18,7 +18,7 @@ class Hit:
 
 @dataclass
 class Tally:
-    """A hit, and how many its page has with it."""
+    """A hit, and its page's count so far."""
 
     page: str
     number: int
@@ -32,7 +32,7 @@ class Count(ps.ProcessFunction):
     last = ps.ListState(int)
 
     def process_record(self, hit: Hit, ctx: ps.Context) -> Iterator[Tally]:
-        """Count one."""
+        """Count a hit."""
         count = (self.hits.get() or 0) + 1
         self.hits.set(count)
         self.last.set([*self.last.get(), hit.number][-3:])

@@ -1,4 +1,4 @@
-"""Kinesis and DynamoDB on real servers that speak as they do: read once, in order of the keys, and written as told."""
+"""Kinesis and DynamoDB on real emulators: records are read once, in key order, and written as specified."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius D
 
 @pytest.fixture(autouse=True)
 def login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The identity of the machine; servers that do not answer are waited for in full only where that is recorded."""
+    """Set AWS credentials; only recorded runs wait the full timeouts of unresponsive servers."""
     for name, value in LOGIN.items():
         monkeypatch.setenv(name, value)
     if is_recording() is None:
@@ -60,7 +60,7 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoServer]:
 
 
 def receive(folder: Path, uri: str) -> None:
-    """Receive what the stream has."""
+    """Receive all records of the stream."""
     with receiver(folder, uri, bounded=True) as found:
         found.wait_for_end(threading.Event())
 
@@ -78,7 +78,7 @@ def assert_each_once_in_order(found: list[bytes], numbers: range, keys: int = 7)
 
 
 def test_children_are_read_after_their_parents(kinesis: KinesisServer, tmp_path: Path) -> None:
-    """Splits, a merge, and runs between them: each record once, those of a key in order."""
+    """Through splits, a merge, and runs between them, each record is read once, and those of a key in order."""
     name = kinesis.create("resharded", 2)
     kinesis.put(name, numbered(range(300)))
     receive(tmp_path, kinesis.uri(name))
@@ -94,7 +94,7 @@ def test_children_are_read_after_their_parents(kinesis: KinesisServer, tmp_path:
 
 
 def test_a_start_is_kept(kinesis: KinesisServer, tmp_path: Path) -> None:
-    """What comes between the start of a job and its first record is not skipped by a later run."""
+    """Records between the job's start and its first record are not skipped by a later run."""
     name = kinesis.create("started")
     kinesis.put(name, numbered(range(10)))
     uri = kinesis.uri(name, "&start=latest")
@@ -102,12 +102,12 @@ def test_a_start_is_kept(kinesis: KinesisServer, tmp_path: Path) -> None:
     assert journaled(tmp_path) == []
     kinesis.put(name, numbered(range(10, 20)))
     receive(tmp_path, uri)
-    # A run that knows only the second of the start may find some of the same second.
+    # A run that knows only the second of the start may read some records of the same second again.
     assert [int(one) for one in journaled(tmp_path)][-10:] == list(range(10, 20))
 
 
 def test_nothing_is_missed_after_the_start(kinesis: KinesisServer, tmp_path: Path) -> None:
-    """In none of many shards, whose first requests take a while."""
+    """No shard misses records, though first requests to many shards take a while."""
     name = kinesis.create("many", 30)
     kinesis.put(name, numbered(range(200)))
     with receiver(tmp_path, kinesis.uri(name, "&start=latest")) as found:
@@ -120,7 +120,7 @@ def test_nothing_is_missed_after_the_start(kinesis: KinesisServer, tmp_path: Pat
 
 
 def test_a_killed_receiver_goes_on_after_its_last_record(kinesis: KinesisServer, tmp_path: Path) -> None:
-    """Whether it is killed before or after a block of the journal; shards are split meanwhile."""
+    """The kill comes before or after a journal write; shards are split meanwhile."""
     name = kinesis.create("killed", 2)
     chance = random.Random(5)
     for run, waits in enumerate(("waits", "")):
@@ -137,7 +137,7 @@ def test_a_killed_receiver_goes_on_after_its_last_record(kinesis: KinesisServer,
 
 
 def test_the_server_may_be_away(tmp_path: Path) -> None:
-    """The receiver continues by itself when the server is back."""
+    """The receiver reconnects by itself."""
     (tmp_path / "server").mkdir()
     with KinesisServer(tmp_path / "server") as server:
         name = server.create("away")
@@ -155,7 +155,7 @@ def test_the_server_may_be_away(tmp_path: Path) -> None:
 def test_records_that_may_be_deleted_are_an_error(
     kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the clock of the server says; with missing=skip the stream continues at the oldest that is left."""
+    """The server's clock decides; with missing=skip the stream continues at the oldest remaining record."""
     name = kinesis.create("expired")
     kinesis.put(name, numbered(range(10)))
     receive(tmp_path, kinesis.uri(name))
@@ -170,14 +170,16 @@ def test_records_that_may_be_deleted_are_an_error(
     with pytest.raises(RecordsLostError, match="keeps records for 24 h"):
         receive(tmp_path, kinesis.uri(name))
     receive(tmp_path, kinesis.uri(name, "&missing=skip"))
-    # Kinesalite still has the first ones, which are the oldest that are left.
+    # Kinesalite still has the first records, which are the oldest remaining ones.
     assert len(journaled(tmp_path)) == 30
 
 
 def test_another_stream_of_the_same_name_is_refused(
     kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start, and while the job runs: iterators of the old one may go on in the new one, and not at its begin."""
+    """It is refused at the start and in a running job: iterators of the old stream might continue in the
+    middle of the new one.
+    """
     name = kinesis.create("anew")
     receive(tmp_path, kinesis.uri(name))
     with receiver(tmp_path, kinesis.uri(name, "&poll_ms=60000")) as running:
@@ -186,7 +188,7 @@ def test_another_stream_of_the_same_name_is_refused(
             time.sleep(0.05)
         with pytest.raises(PlaceMissingError, match="does not exist"):
             receive(tmp_path / "other", kinesis.uri(name))
-        # Kinesalite tells when a stream was created to a second.
+        # Kinesalite's creation times have a resolution of one second.
         time.sleep(1)
         kinesis.create(name)
         monkeypatch.setattr(kinesis_receiver, "_LOOK_S", 0.0)
@@ -279,7 +281,9 @@ def write(
 
 
 def test_partition_keys_and_what_kinesis_does_not_take(kinesis: KinesisServer, tmp_path: Path) -> None:
-    """Keys of the step without a template; too large records and too long keys are rejected, the others are there."""
+    """Without a template the step's key is used; too large records and too long keys are rejected, the others
+    written.
+    """
     name = kinesis.create("put")
     sink = opening(kinesis.uri(name), READING)()
     sink.prepare("line", str(tmp_path))
@@ -297,11 +301,11 @@ def test_partition_keys_and_what_kinesis_does_not_take(kinesis: KinesisServer, t
 
 
 def test_a_record_that_kinesis_refuses_is_rejected_alone(kinesis: KinesisServer, tmp_path: Path) -> None:
-    """It refuses all that is in the request with it; a null has no bytes."""
+    """Kinesis rejects the whole request that contains it; a null has no bytes."""
     name = kinesis.create("refused")
     sink = opening(kinesis.uri(name, "&partition_key={room}"), READING)()
     sink.prepare("line", str(tmp_path))
-    # 200 characters, which a server in JavaScript or Java counts as 400.
+    # These 200 characters count as 400 in a server written in JavaScript or Java.
     rooms = [*"abc", "\N{GRINNING FACE}" * 200, *"def"]
     rejected = write(sink, 0, READING, *((number, None, room) for number, room in enumerate(rooms)))
     assert [one.row for one in rejected] == [3]
@@ -326,7 +330,7 @@ def test_records_of_a_key_stay_in_order(kinesis: KinesisServer, tmp_path: Path) 
 
 
 def test_items_have_the_last_values_whoever_writes_late(dynamo: DynamoServer, tmp_path: Path) -> None:
-    """Types as they are; an earlier run, and an earlier attempt, change nothing any more."""
+    """Types are preserved; an earlier run and an earlier attempt can no longer change anything."""
     table = dynamo.create("latest", sensor="N")
     old = opening(dynamo.uri(table), READING)()
     old.prepare("line", str(tmp_path))
@@ -352,7 +356,9 @@ def test_items_have_the_last_values_whoever_writes_late(dynamo: DynamoServer, tm
 def test_a_record_that_is_refused_leaves_the_one_before_it(
     dynamo: DynamoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a block, too. An item that is too large for a request is rejected here: the server says nothing of it."""
+    """This holds within a block, too. An item too large for a request is rejected locally: the emulator
+    accepts it.
+    """
     table = dynamo.create("refused", sensor="N")
     sink = opening(dynamo.uri(table), READING)()
     sink.prepare("line", str(tmp_path))
@@ -387,7 +393,7 @@ def test_a_record_that_is_refused_leaves_the_one_before_it(
 def test_a_server_that_stands_still_is_not_asked_for_each_item(
     dynamo: DynamoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request would wait for its own answer."""
+    """Otherwise the request for each item would wait for its own timeout."""
     table = dynamo.create("still", sensor="N")
     monkeypatch.setattr(dynamo_sink, "_PATIENCE_S", 0.5)
     sink = opening(dynamo.uri(table), READING)()
@@ -405,7 +411,7 @@ def test_a_server_that_stands_still_is_not_asked_for_each_item(
 
 @pytest.mark.parametrize("deletions", ["remove", "mark"])
 def test_deletions(dynamo: DynamoServer, tmp_path: Path, deletions: str) -> None:
-    """A deletion that stays as a mark withstands what an older run sends late."""
+    """A deletion that leaves a tombstone withstands late writes of an older run."""
     table = dynamo.create(f"changes-{deletions}", sensor="N")
     binding = parse_binding("alerts", dynamo.uri(table, f"&deletions={deletions}"), "sink")
     sinks = [open_sink(binding, CHANGE, None, upsert_key=["sensor"]) for _ in range(2)]

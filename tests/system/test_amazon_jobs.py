@@ -1,4 +1,4 @@
-"""Jobs between Kinesis and DynamoDB: each reading counts once, whichever process or server is killed."""
+"""Jobs from Kinesis to DynamoDB: each reading counts once, whichever process or server is killed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ READINGS = "readings"
 
 @pytest.fixture(autouse=True)
 def login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The identity of the machine, for this process and those that it starts."""
+    """Set AWS credentials for this process and its children."""
     for name, value in LOGIN.items():
         monkeypatch.setenv(name, value)
 
 
 class KinesisFeed:
-    """Readings in a stream whose shards are split and merged meanwhile; what is there is counted from the server."""
+    """Readings in a stream whose shards are split and merged meanwhile; the server's content is what counts."""
 
     def __init__(self, server: KinesisServer, chance: random.Random) -> None:
         self._server = server
@@ -60,7 +60,7 @@ class KinesisFeed:
             self._server.merge(READINGS, shards[place], shards[place + 1])
 
     def feeding(self) -> AbstractContextManager[None]:
-        """Write readings every 0.2 s meanwhile, also again when the server was away."""
+        """Write readings every 0.2 s while the block runs, also again when the server was down."""
         away = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
         return feed_steadily(self._write_and_reshard, 0.2, away)
 
@@ -70,7 +70,7 @@ class KinesisFeed:
             self.reshard()
 
     def counts(self) -> dict[int, int]:
-        """How many readings of each sensor there are."""
+        """Return how many readings of each sensor there are."""
         return dict(Counter(json.loads(data)["sensor"] for _, data in self._server.records(READINGS)))
 
 
@@ -79,7 +79,7 @@ def items(server: DynamoServer) -> dict[int, int]:
 
 
 def test_a_job_reads_kinesis_and_writes_dynamodb_in_both_modes(tmp_path: Path, spark: SparkSession) -> None:
-    """Shards are split between the runs; commands come from a stream, too; no secret is in the checkpoint."""
+    """Shards are split between the runs; commands come from a stream as well; the checkpoint has no secret."""
     with KinesisServer(tmp_path) as kinesis, DynamoServer(tmp_path) as dynamo:
         dynamo.create("seen", sensor="N")
         feed = KinesisFeed(kinesis, random.Random(1))
@@ -120,7 +120,7 @@ def test_a_job_reads_kinesis_and_writes_dynamodb_in_both_modes(tmp_path: Path, s
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("sink", ["dynamodb", "kinesis"])
 def test_kills_of_a_job_and_its_amazon(tmp_path: Path, sink: str, interval_ms: int) -> None:
-    """Twenty of each sink, ten in each mode, under load; the stream that is read is split and merged meanwhile."""
+    """Twenty for each sink, ten in each mode, under load; the source stream is split and merged meanwhile."""
     seed = 31 + 2 * (sink == "kinesis") + bool(interval_ms)
     chance = random.Random(seed)
     mode = "real time" if interval_ms else "micro-batches"
@@ -164,14 +164,14 @@ def test_kills_of_a_job_and_its_amazon(tmp_path: Path, sink: str, interval_ms: i
 
 
 def outputs(server: KinesisServer) -> Counter[tuple[int, int]]:
-    """What has arrived, without repetitions; an origin that comes again has the same record."""
+    """Return the received records without repetitions; a repeated origin must have an equal record."""
     found: dict[str, tuple[int, int]] = {}
     last: dict[str, int] = {}
     for key, data in server.records("seen"):
         row = json.loads(data)
         origin = row["penstock_origin"]
         if origin not in found:
-            # The first of each origin come in the order of their key.
+            # The first records of each origin are in the order of their key.
             assert row["count"] == last.get(key, 0) + 1
             last[key] = row["count"]
         assert found.setdefault(origin, (row["sensor"], row["count"])) == (row["sensor"], row["count"])

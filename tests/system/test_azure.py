@@ -1,4 +1,4 @@
-"""Homes on Azure Blob Storage, against Azurite: a checkpoint, its outputs and savepoints, and the store of servers."""
+"""Azure Blob Storage, emulated by Azurite: a checkpoint, its outputs and savepoints, and the store of servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
 
 
 class AzureFeed(FileFeed):
-    """Readings in files, and what the job makes of them on Azure."""
+    """Readings in files, and the job's output on Azure."""
 
     def rows(self) -> list[tuple[int, int]]:
         store = AzureStore("rooms", client_options={"allow_http": True})
@@ -57,7 +57,7 @@ class AzureFeed(FileFeed):
 
 @pytest.mark.chaos
 def test_a_container_does_what_a_checkpoint_needs(azure: AzureServer) -> None:
-    """Objects are created once, read in parts and listed; what is not there can be removed."""
+    """Objects are created only once, read in ranges and listed; removing a missing object is no error."""
     objects = ObjectFolder(Place("az", "rooms", "a b/50%"), {}, IN_HASTE)
     assert [objects.create("log/1", content) for content in (b"first", b"second")] == [True, False]
     assert (objects.find("log/1"), objects.find("log/2"), objects.size("log/1")) == (b"first", None, 5)
@@ -73,7 +73,9 @@ def test_a_container_does_what_a_checkpoint_needs(azure: AzureServer) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_kills_of_a_job_whose_home_is_on_azure(azure: AzureServer, tmp_path: Path) -> None:
-    """Of each process, and then of its machine's disk; a savepoint is taken where nothing of the job is."""
+    """Each process is killed, and then its machine's disk is lost; a savepoint is taken on a machine without
+    files of the job.
+    """
     seed = 40
     feed = AzureFeed(tmp_path)
     feed.write()

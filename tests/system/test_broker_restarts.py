@@ -1,4 +1,4 @@
-"""Kafka's broker is killed or stopped under a job that reads topics and writes them exactly once, and comes back."""
+"""Kafka's broker is killed or stopped under a job that reads topics and writes exactly once, and comes back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESTARTS = 16
 
 
 class Supervised:
-    """The job with two sinks; when it ends with a sentence it is started again, as a supervisor would."""
+    """The job with two sinks; when it ends with an error it is restarted, as by a supervisor."""
 
     def __init__(self, broker: KafkaBroker, folder: Path) -> None:
         self._broker = broker
@@ -34,7 +34,7 @@ class Supervised:
         self._process: JobProcess | None = None
 
     def ensure(self) -> JobProcess:
-        """The process, which is started again if it has ended."""
+        """Return the process, restarted if it has ended."""
         if self._process is not None and not self._process.running:
             result = self._process.wait()
             assert result.code in (1, 3), result
@@ -50,7 +50,7 @@ class Supervised:
         self._process = None
 
     def restart_broker(self, chance: random.Random, injected: Injected) -> None:
-        """Take the broker away at a random moment of the work, for a moment or for longer than clients wait at once."""
+        """Take the broker down at a random moment, briefly or longer than clients wait."""
         self.job.send(40)
         time.sleep(chance.uniform(0, 3))
         if chance.random() < 0.7:
@@ -63,7 +63,7 @@ class Supervised:
         self._broker.start()
 
     def await_rest(self) -> None:
-        """All that was sent is processed, by this run or by the one behind it."""
+        """Wait until all input is processed, by this run or the next one."""
         while True:
             process = self.ensure()
             try:
@@ -78,7 +78,7 @@ class Supervised:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_broker_restarts_cost_nothing(tmp_path: Path) -> None:
-    """Each hit is in both sinks once, with the count of a plain fold.
+    """Each hit is in both sinks once, with the expected count.
 
     test_kafka_broker.py has a kill of the broker within a transaction in `make test`.
     """
@@ -106,9 +106,9 @@ def test_broker_restarts_cost_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_producers_of_sinks_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
-    """None of many that send meanwhile waits for long: a broker is not forgotten because it was away.
+    """Many producers send meanwhile; none waits long, since a broker is not forgotten when it is down.
 
-    Each of them meets the start of the broker in another moment.
+    Each of them meets the broker's start at another moment.
     """
     messages = Messages(pa.array([b"reading"] * 10), None, {}, None)
     with (

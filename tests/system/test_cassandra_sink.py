@@ -1,4 +1,6 @@
-"""The sink of Cassandra on a real node: the rows of the newest records, whatever tasks, runs and the node do."""
+"""The Cassandra sink on a real node: rows have the newest records, whatever happens to tasks, runs and the
+node.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def table(session: Any) -> str:
-    """A new table."""
+    """Return a new table."""
     return created(session, COLUMNS)
 
 
@@ -68,7 +70,7 @@ def bind(uri: str) -> CassandraBinding:
 
 
 def opened(uri: str, kind: RecordType = READING, key: Sequence[str] | None = None) -> Sink:
-    """A sink of a run that has just begun."""
+    """Return the sink of a run that has just begun."""
     return started_sink(bind(uri), kind, key)
 
 
@@ -77,7 +79,7 @@ def found(session: Any, table: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_row_has_the_last_record(server: CassandraServer, session: Any, table: str) -> None:
-    """A null empties its column; writing again changes nothing, nor does a later write of an older version."""
+    """A null clears its column; rewriting changes nothing, and neither does a late write of an older version."""
     sink = opened(server.uri(table))
     first = rows(READING, (1, 20.5, "a"), (2, 1.0, None), (1, 21.0, "b"))
     second = rows(READING, (1, 22.0, None), (3, 1e20, "q'é"))
@@ -94,7 +96,9 @@ def test_a_row_has_the_last_record(server: CassandraServer, session: Any, table:
 
 
 def test_upserts_replace_and_delete(server: CassandraServer, session: Any) -> None:
-    """The last change of a key counts, and what an older attempt inserts stays deleted."""
+    """The last change of a key counts; a key deleted by it stays deleted though an older attempt inserts it
+    late.
+    """
     table = created(session, "sensor bigint PRIMARY KEY, celsius double")
     sink = opened(server.uri(table), CHANGE, ["sensor"])
     write(
@@ -106,7 +110,7 @@ def test_upserts_replace_and_delete(server: CassandraServer, session: Any) -> No
 
 
 def test_each_type_has_its_column(server: CassandraServer, session: Any) -> None:
-    """With clustering columns, frozen lists, sets, maps, and records as JSON."""
+    """Covered are clustering columns, frozen lists, sets, maps, and records as JSON."""
     kind = record_type(
         "id STRING NOT NULL, at TIMESTAMP NOT NULL, small INT, d DATE, x BINARY, m DECIMAL(5,2), b BOOLEAN, "
         "l ARRAY<INT>, s ARRAY<STRING>, o MAP<STRING, DOUBLE>, r STRUCT<a: INT>"
@@ -135,7 +139,7 @@ def test_each_type_has_its_column(server: CassandraServer, session: Any) -> None
 def test_all_that_does_not_fit_is_said_at_the_start(
     server: CassandraServer, session: Any, table: str
 ) -> None:
-    """Columns, types, the key; and that there is no such table."""
+    """Errors concern columns, types, the key, or a missing table."""
     kind = record_type("id STRING NOT NULL, celsius STRING, room ARRAY<INT>, other INT")
     with pytest.raises(BindingError) as raised:
         opened(server.uri(table), kind)
@@ -159,7 +163,7 @@ def test_all_that_does_not_fit_is_said_at_the_start(
 
 
 def test_what_does_not_fit_is_rejected_record_by_record(server: CassandraServer, session: Any) -> None:
-    """A key that is null, empty or too long; the others are written."""
+    """Keys that are null, empty or too long are rejected; the other records are written."""
     table = created(session, "room text PRIMARY KEY, note ascii")
     kind = record_type("room STRING, note STRING")
     sink = opened(server.uri(table), kind)
@@ -176,7 +180,7 @@ def test_what_does_not_fit_is_rejected_record_by_record(server: CassandraServer,
 
 
 def test_random_attempts_end_at_the_last_values(server: CassandraServer, session: Any) -> None:
-    """Attempts that end anywhere, and send what they have left between later ones."""
+    """Attempts end anywhere, and send their remaining writes between later attempts."""
     table = created(session, "sensor bigint PRIMARY KEY, celsius double")
     chance = random.Random(3)
     sink, version = opened(server.uri(table), CHANGE, ["sensor"]), 10
@@ -209,7 +213,9 @@ def test_random_attempts_end_at_the_last_values(server: CassandraServer, session
 
 
 def test_a_table_that_changes_ends_the_run(server: CassandraServer, session: Any, table: str) -> None:
-    """No record is to blame, so none becomes a dead letter: a column or the table is dropped, or the TTL too long."""
+    """No record is to blame, so none becomes a dead letter: a column or the table is dropped, or the TTL is
+    too long.
+    """
     sink = opened(server.uri(table))
     one = rows(READING, (1, 1.0, "a"))
     assert write(sink, 100, one) == []
@@ -227,7 +233,7 @@ def test_a_table_that_changes_ends_the_run(server: CassandraServer, session: Any
 def test_a_table_that_is_made_anew_with_another_key_ends_the_run(
     server: CassandraServer, session: Any, table: str
 ) -> None:
-    """It takes the rows; the client hears of it."""
+    """The new table would accept the rows; the client notices the change."""
     sink = opened(server.uri(table))
     one = rows(READING, (1, 1.0, "a"))
     assert write(sink, 100, one) == []
@@ -252,7 +258,7 @@ def test_rows_expire(server: CassandraServer, session: Any, table: str) -> None:
 
 
 def test_doctor_looks_at_the_table(server: CassandraServer, table: str, tmp_path: Path) -> None:
-    """And writes nothing."""
+    """It writes nothing."""
     binding = bind(server.uri(table))
     told = check_binding("latest", binding, is_source=False)
     assert (told.status, told.found) == ("ok", f"127.0.0.1:{server.port} has the table {KEYSPACE}.{table}")
@@ -260,7 +266,7 @@ def test_doctor_looks_at_the_table(server: CassandraServer, table: str, tmp_path
 
 
 def test_a_node_that_is_away_is_waited_for(server: CassandraServer, table: str) -> None:
-    """Up to retry_s, however many rows wait; then the task fails, and its next attempt writes all."""
+    """It waits up to retry_s, however many rows wait; then the task fails, and its next attempt writes all."""
     away = server.uri(table, "?retry_s=1", port=free_port())
     with pytest.raises(ExternalSystemError, match="cannot be reached or written"):
         opened(away)
@@ -279,5 +285,5 @@ def test_a_node_that_is_away_is_waited_for(server: CassandraServer, table: str) 
     assert time.monotonic() < begun_s + 30
     server.start()
     write(opened(server.uri(table)), 300, many)
-    # Other clients do not know yet that the node is back.
+    # Other clients have not noticed yet that the node is back.
     assert server.execute(f"SELECT count(*) FROM {KEYSPACE}.{table}")[0].count == 3_000

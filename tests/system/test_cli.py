@@ -1,4 +1,4 @@
-"""The command line: what it prints, how it stops, and that wrong use gets a sentence and not a stack trace."""
+"""The command line: output, stopping, and clear messages instead of stack traces for wrong use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def define(**uris: object) -> list[str]:
 
 
 def here(*arguments: str) -> Result:
-    """`penstock run` in this process: what is refused starts nothing."""
+    """Run `penstock run` in this process; refused arguments start nothing."""
     result = CliRunner().invoke(app, ["run", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Result(result.exit_code, result.stdout, result.stderr)
@@ -46,14 +46,14 @@ def here(*arguments: str) -> Result:
 
 @pytest.fixture
 def good(tmp_path: Path) -> dict[str, str]:
-    """Bindings that are right."""
+    """Return valid bindings."""
     for name in ("readings", "settings"):
         (tmp_path / name).mkdir()
     return {name: f"jsonl:{tmp_path / name}" for name in ("readings", "settings", "heaters")}
 
 
 def refused(result: Result, *parts: str, code: int = 2) -> None:
-    """It ended with the code, and one message that has all the parts and is no stack trace."""
+    """Check the exit code, and that there is one message with all parts and no stack trace."""
     assert result.code == code, result
     for part in parts:
         assert part in result.err, f"{part!r} is missing: {result.err}"
@@ -67,7 +67,7 @@ def refused(result: Result, *parts: str, code: int = 2) -> None:
 
 
 def test_wrong_bindings_are_refused(good: dict[str, str], tmp_path: Path, kafka: KafkaBroker) -> None:
-    """Each wrong binding names the stream and says what is wrong with it; a missing or misspelt one lists the forms."""
+    """The message names the stream and the error; a missing or misspelt binding lists the valid forms."""
 
     def run(changes: Mapping[str, str | None]) -> Result:
         bindings = {name: uri for name, uri in {**good, **changes}.items() if uri is not None}
@@ -92,7 +92,7 @@ def test_wrong_bindings_are_refused(good: dict[str, str], tmp_path: Path, kafka:
 
 
 def test_wrong_job_files_are_refused(good: dict[str, str], tmp_path: Path) -> None:
-    """A job file that is missing, broken, empty or ambiguous is named, with the line to look at."""
+    """A missing, broken, empty or ambiguous job file is named, with the line to look at."""
 
     def run(target: str, text: str | None = None) -> Result:
         path = tmp_path / target.partition(":")[0]
@@ -113,12 +113,12 @@ def test_wrong_job_files_are_refused(good: dict[str, str], tmp_path: Path) -> No
 
 
 def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_path: Path) -> None:
-    """A checkpoint that cannot be written or is not this job's, and settings out of range, are refused."""
+    """Refused are: an unwritable checkpoint, one of another job, and settings out of range."""
 
     def run(*arguments: str) -> Result:
         return here(str(EXAMPLE), "--bounded", *define(**good), *arguments)
 
-    # Tests may run as root, who may write everywhere but into a file as if it were a folder.
+    # Tests may run as root, who can write everywhere except into a file used as a folder.
     (tmp_path / "file").touch()
     refused(run(f"--checkpoint={tmp_path / 'file'}"), "checkpoint", "cannot be written", "--checkpoint")
     refused(run(f"--checkpoint={tmp_path / 'file' / 'below'}"), "checkpoint", "cannot be written")
@@ -128,7 +128,7 @@ def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_pa
     other = tmp_path / "other.py"
     other.write_text(JOB.format(name="other-job"))
     mine = f"--checkpoint={tmp_path / 'mine'}"
-    # The first run gets as far as its master, and the checkpoint is then its own.
+    # The first run gets as far as its master, by which time the checkpoint belongs to it.
     only = define(readings=good["readings"], heaters=good["heaters"])
     result = cli(str(other), "--bounded", *only, mine, "--master=spark://127.0.0.1:1", folder=tmp_path)
     refused(result, "127.0.0.1:1", code=3)
@@ -149,10 +149,11 @@ def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_pa
 def test_ctrl_c_stops_a_job_between_micro_batches(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """It ends with exit code 0 and status `stopped`; progress is shown before. SIGTERM does so in benchmarks/soak.py.
+    """It ends with exit code 0 and status `stopped` after showing progress. benchmarks/soak.py covers
+    SIGTERM.
 
-    It stops between two micro-batches: also a sink that is only at-least-once has each command once when the job was
-    stopped amid its readings, and went on to their end.
+    It stops between two micro-batches, so even an at-least-once sink has each command once when the job was
+    stopped during its readings and then continued to their end.
     """
     topics = {name: f"{name}-{time.time_ns()}" for name in ("readings", "settings", "heaters")}
     for topic in topics.values():
@@ -190,7 +191,7 @@ def send(kafka: KafkaBroker, topic: str, records: list[Record]) -> None:
 
 
 def await_commits(checkpoint: Path, job: JobProcess, count: int) -> None:
-    """Wait for some micro-batches more."""
+    """Wait for some more micro-batches."""
     before = len(list((checkpoint / "commits").glob("[0-9]*")))
     await_true(
         lambda: not job.running or len(list((checkpoint / "commits").glob("[0-9]*"))) >= before + count,
@@ -211,13 +212,14 @@ def check_stopped(job: JobProcess) -> None:
 
 @pytest.mark.parametrize(("times", "code"), [pytest.param(1, 0, marks=pytest.mark.chaos), (2, 130)])
 def test_ctrl_c_while_spark_starts(good: dict[str, str], tmp_path: Path, times: int, code: int) -> None:
-    """Ctrl-C while Spark starts stops the job as soon as it has started; a second one ends it at once, with code 130.
+    """Ctrl-C while Spark starts stops the job as soon as it has started; a second one ends it at once, with
+    code 130.
 
-    Neither leaves a process behind. A log of JSON ends with what the run did.
+    Neither leaves a process behind. A JSON log ends with what the run did.
     """
     arguments = [str(EXAMPLE), *define(**good), "--log-format=json", "-ojson"]
     with JobProcess(arguments, tmp_path) as job:
-        # The JVM may be there before. The job has its id once its checkpoint is locked.
+        # The JVM may exist earlier. The job has its id once its checkpoint is locked.
         await_true(lambda: job.jvms() and "temperature-control-" in job.out, lambda: f"no JVM: {job.err}")
         for _ in range(times):
             time.sleep(0.7)

@@ -1,4 +1,4 @@
-"""The wall clock goes back and forth under a managed job with timers, expiring state and leases, and its manager."""
+"""The wall clock jumps under a manager and its job, which has timers, expiring state and leases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _PLACES = (-400 * _DAY, -_DAY, -_HOUR, -5, 0, 5, _HOUR, _DAY, 400 * _DAY)
 
 
 def jump(managed: Managed, clock: MovedClock, job_id: str, injected: Injected) -> int:
-    """Move the clock while hits come; the driver is killed now and then, whose restart is by the clock. Gives kills."""
+    """Move the clock while hits arrive; now and then kill the driver, whose restart depends on the clock.
+    Return the kills.
+    """
     chance = random.Random(SEED)
     kills, at_s = 0, 0
     for number in range(JUMPS):
@@ -51,12 +53,14 @@ def jump(managed: Managed, clock: MovedClock, job_id: str, injected: Injected) -
 
 
 def hits_of(managed: Managed) -> int:
-    """How many hits have come out, without timers."""
+    """Return how many hits have been emitted, without timers."""
     return sum(not one["called"] for one in managed.received())
 
 
 def check(sent: int, received: list[Record]) -> None:
-    """Each hit came once, with counts that continue or, of what has expired, begin anew; each timer was called once."""
+    """Check that each hit came once, with counts that continue or restart after expiry, and each timer fired
+    once.
+    """
     assert Counter(one["number"] for one in received if not one["called"]) == Counter(range(sent))
     assert Counter(one["number"] for one in received if one["called"]) == Counter(range(sent))
     for page in ("page-0", "page-1"):
@@ -73,9 +77,10 @@ def check(sent: int, received: list[Record]) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_clock_jumps_cost_nothing(tmp_path: Path) -> None:
-    """Whatever time it is: nothing is lost, doubled or called twice, and no run ends but those that are killed.
+    """Nothing is lost, doubled or fired twice, and only killed runs end.
 
-    unit/server/store_cases.py has leases, and unit/runtime the state of a job, under a clock that goes back.
+    unit/server/store_cases.py tests leases, and unit/runtime the state of a job, under a clock that goes
+    back.
     """
     clock = MovedClock(tmp_path)
     with noting("clock jumps", "-k clock_jumps_cost_nothing", str(SEED)) as injected:
@@ -85,7 +90,7 @@ def test_clock_jumps_cost_nothing(tmp_path: Path) -> None:
             managed.send()
             managed.until(job_id, JobStatus.RUNNING, PATIENCE_S)
             kills = jump(managed, clock, job_id, injected)
-            # Later than all that was registered.
+            # Later than all registered timers.
             last_s = 2 * max(_PLACES)
             clock.move(last_s)
             count = 2 * 10 * managed.sent
@@ -99,7 +104,7 @@ def test_clock_jumps_cost_nothing(tmp_path: Path) -> None:
 
 
 def check_the_clock_was_moved(checkpoint: Path, by_s: int) -> None:
-    """The test would prove nothing otherwise."""
+    """Check that the clock did move; otherwise the test would prove nothing."""
     newest = batch_numbers(checkpoint / "offsets")[-1]
     noted = json.loads((checkpoint / "offsets" / str(newest)).read_text().splitlines()[1])
     assert abs(noted["batchTimestampMs"] / 1000 - time.time() - by_s) < PATIENCE_S

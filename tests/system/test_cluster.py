@@ -1,4 +1,4 @@
-"""A Spark standalone cluster, a master and its workers as real processes: a managed job runs there, or is scaled."""
+"""A Spark standalone cluster of real processes: a managed job runs on it, or is scaled on it."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ spark:
 
 @dataclass(frozen=True)
 class Form:
-    """How large a cluster is, and whether its job is scaled out."""
+    """The size of a cluster, and whether its job is scaled out."""
 
     workers: int
     is_scaled: bool
 
 
 class Managed:
-    """The temperature-control job on a cluster, with a manager of its own.
+    """The temperature-control job on a cluster, with its own manager.
 
-    It starts with a task for each worker, or with one, which its policy does not allow.
+    It starts with one task per worker, or with fewer tasks than its policy allows.
     """
 
     def __init__(
@@ -129,16 +129,16 @@ def managed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Managed]
     indirect=True,
 )
 def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> None:
-    """On all workers, to which its policy may scale it out; what it emits is what the reference says.
+    """It uses all workers, to which its policy may scale it out; its output equals the reference.
 
-    Nothing of penstock or the job is installed on the workers.
+    Neither penstock nor the job is installed on the workers.
     """
     rooms = Rooms(11)
     batches: list[tuple[list[Record], list[Record]]] = []
 
     def send(settings: list[Record]) -> None:
         readings: list[Record] = [reading for _ in range(50) for reading in rooms.readings()]
-        # Settings first: the fold has them before the readings, whichever micro-batch they come in.
+        # Settings first: the model applies them before the readings, whichever micro-batch they come in.
         write_file(tmp_path / "settings", f"{len(batches)}.jsonl", settings)
         write_file(tmp_path / "readings", f"{len(batches)}.jsonl", readings)
         batches.append((settings, readings))
@@ -165,7 +165,7 @@ def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> No
         await_true(lambda: len({f.parallelism for f in read_batch_metrics(checkpoint)}) == 2, managed.log)
     newest = newest_batch_metrics(checkpoint)
     assert newest is not None
-    # Spark says two of a cluster with a single core.
+    # Spark reports two cores for a cluster with a single one.
     assert (newest.parallelism, newest.cores) == (len(managed.workers), 2)
     # All workers took part, and none can import penstock by itself.
     for worker in managed.workers:

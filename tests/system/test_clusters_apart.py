@@ -1,4 +1,4 @@
-"""A standalone cluster whose machines share nothing but a store, S3 or HDFS: a job runs there, and survives kills."""
+"""A standalone cluster whose machines share only a store, S3 or HDFS: a job runs there, and survives kills."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def apart(tmp_path: Path, site: Site) -> Apart:
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
-    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder.
+    """State, positions and dead letters are in the store; tasks get commands from the driver's folder.
 
-    In both modes, from one to the other and back.
+    The job runs in both modes, switching from one to the other and back.
     """
     feed = apart.feed
     broken = 0
@@ -64,7 +64,7 @@ def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(ap
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_job_of_a_cluster_goes_on_with_all_tasks_on_one_machine_and_back(apart: Apart) -> None:
-    """Its state stays in the store, where tasks of `local[2]` read and write it, too."""
+    """Its state stays in the store, where the tasks of `local[2]` also read and write it."""
     feed = apart.feed
     for more in ((), ("--master=local[2]",), ()):
         feed.write()
@@ -80,7 +80,9 @@ def test_a_job_of_a_cluster_goes_on_with_all_tasks_on_one_machine_and_back(apart
 def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
     apart: Apart, more: tuple[str, ...]
 ) -> None:
-    """A driver is suspended while its executors continue; another one takes over, and the first one wakes up."""
+    """A driver is suspended while its executors continue; another one takes over, and then the first one
+    resumes.
+    """
     feed = apart.feed
     with noting(SUITE, "-k zombie_driver_of_a_cluster") as injected:
         with apart.job(*more) as zombie:
@@ -103,7 +105,7 @@ def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
         assert result.code == 2, result.err
         assert f"has taken over the checkpoint {feed.checkpoint}." in result.err
         assert sorted(feed.rows()) == sorted(done.elements())
-        # It may have written more, but nothing over what counts.
+        # It may have written more, but has overwritten no current state.
         assert state.items() <= feed.state().items()
         with apart.job() as job:
             apart.await_all(job)
@@ -115,7 +117,9 @@ def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize("more", [(), IN_REAL_TIME], ids=["micro-batches", "real time"])
 def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart, more: tuple[str, ...]) -> None:
-    """Thirty under load: the server, an executor, the server, a worker, and then the driver with its machine's disk."""
+    """Thirty kills under load: the server, an executor, the server, a worker, and then the driver with its
+    machine's disk.
+    """
     seed = 17
     chance = random.Random(seed)
     feed = apart.feed
@@ -145,14 +149,16 @@ def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart, more: tuple[
         apart.await_all(runs.job)
         apart.stop(runs.job)
         feed.assert_exactly_once()
-    # Six drivers were killed; some runs may have ended for another reason, as where a machine is too busy.
+    # Six drivers were killed; more runs may have ended for another reason, such as a busy machine.
     assert runs.started <= 10
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_state_that_is_only_in_the_store_is_read_and_rewritten(apart: Apart) -> None:
-    """Queries here and elsewhere, a dump, rescaling, stops with savepoints, states that change, and another job."""
+    """Covered are queries here and elsewhere, a dump, rescaling, stops with savepoints, changed states, and
+    another job.
+    """
     feed, home = apart.feed, apart.feed.checkpoint
     feed.write()
     with apart.job() as job:
@@ -170,7 +176,7 @@ def test_state_that_is_only_in_the_store_is_read_and_rewritten(apart: Apart) -> 
         assert (refused.code, "need not reach the folder" in refused.err) == (2, True)
         apart.done(job, "stop", home, "--savepoint")
         assert job.wait(PATIENCE_S).code == 0, job.err
-    # This process is a machine that has nothing of the job.
+    # This process acts as a machine without files of the job.
     assert apart.counts(home) == (SENSORS, 2, 2)
     feed.write()
     with apart.job(program=apart.changed('job = ps.Job("recorded")')) as job:
@@ -203,7 +209,9 @@ spark:
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_server_manages_a_job_whose_machines_share_only_a_store(apart: Apart) -> None:
-    """It shows and rescales it, takes savepoints, and continues it after all of its machine but the home is lost."""
+    """It shows and rescales the job, takes savepoints, and continues it after everything on its machine
+    except the home is lost.
+    """
     feed = apart.feed
     settings = feed.settings(apart.folder)
     definition = DEFINITION.format(
@@ -222,7 +230,7 @@ def test_a_server_manages_a_job_whose_machines_share_only_a_store(apart: Apart) 
         job = served.client.post("/v1/jobs", json={"definition": "recorded"}).raise_for_status().json()["job"]
         await_rows(feed, served)
         assert apart.counts(job, more=on[:2]) == (SENSORS, 1, 1)
-        # Its reader, a Spark of its own, may still be starting when it is asked.
+        # Its reader, which has its own Spark, may still be starting when it is asked.
         get = ("state", "get", job, "--step=counts", "--key=5", *on)
         await_true(lambda: '"count":1' in apart.penstock(None, *get).out, served.log, PATIENCE_S)
         rescaled = apart.penstock(None, "rescale", job, "--parallelism=3", *on)

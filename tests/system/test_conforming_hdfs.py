@@ -1,4 +1,4 @@
-"""Files of HDFS as a sink and as a source, held to the conformance kit on a real NameNode and DataNode."""
+"""HDFS files as a sink and as a source pass the conformance kit on a real NameNode and DataNode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
 
 
 def test_the_sink(hdfs: HdfsServer) -> None:
-    """Files that manifests name."""
+    """Output files are named by manifests."""
     client = hdfs.client()
 
     def uri(port: int) -> str:
@@ -58,7 +58,7 @@ def test_the_sink(hdfs: HdfsServer) -> None:
 
 
 def test_the_source(hdfs: HdfsServer, tmp_path: Path) -> None:
-    """Files of lines, which are renamed into the folder."""
+    """Input files have lines, and are renamed into the folder."""
     client = hdfs.client()
     numbers = itertools.count()
 

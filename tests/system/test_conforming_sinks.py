@@ -1,4 +1,4 @@
-"""Each sink of penstock is held to the conformance kit, on a real system."""
+"""Each sink of penstock passes the conformance kit, on a real system."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_SERVER = "it writes files, without a server"
 
 @pytest.fixture(autouse=True)
 def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that do not answer are waited for in full only where results are recorded."""
+    """Only recorded runs wait the full timeouts of unresponsive servers."""
     if is_recording() is None:
         monkeypatch.setattr(postgres_connections, "_CONNECT_S", 2)
         monkeypatch.setattr(mqtt_connection, "_ANSWER_S", 1.0)
@@ -46,7 +46,7 @@ def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    """Parts of micro-batches in a folder."""
+    """The output is parts of micro-batches in a folder."""
 
     def stored() -> list[StoredRecord]:
         lines = [line for path in sorted(tmp_path.glob("part-*")) for line in path.read_text().splitlines()]
@@ -72,7 +72,7 @@ def test_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keyed", [False, pytest.param(True, marks=WHEN_RECORDING)])
 def test_delta(tmp_path: Path, keyed: bool) -> None:
-    """Rows of a table of Delta Lake, added or replaced by their id, by one commit for each micro-batch."""
+    """The output is rows of a Delta Lake table, appended or replaced by id, one commit per micro-batch."""
     table = tmp_path / "table"
 
     def stored() -> list[StoredRecord]:
@@ -100,7 +100,7 @@ def test_delta(tmp_path: Path, keyed: bool) -> None:
 
 @WHEN_RECORDING
 def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Micro-batches that Spark appends to a folder."""
+    """Spark appends micro-batches to a folder."""
     folder = tmp_path / "json"
 
     def stored() -> list[StoredRecord]:
@@ -124,10 +124,10 @@ def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     )
 
 
-@WHEN_RECORDING  # test_kafka_sink.py has the promises, test_files and test_webhooks the kit
+@WHEN_RECORDING  # test_kafka_sink.py tests the guarantees, test_files and test_webhooks the kit
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_kafka(kafka: SecuredBroker, tmp_path: Path, delivery: str) -> None:
-    """Transactions, and messages with origins."""
+    """Transactions are tested, and messages with origins."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS, {"max.message.bytes": "20000"})
     query = "delivery=exactly-once" if delivery == "exactly-once" else "origin=true"
@@ -155,7 +155,9 @@ def test_kafka(kafka: SecuredBroker, tmp_path: Path, delivery: str) -> None:
 
 
 def messages(kafka: SecuredBroker, topic: str) -> list[tuple[bytes, str | None]]:
-    """All values that readers of committed messages see, with their origins, up to the end of all that was written."""
+    """Return all values that readers of committed messages see, with their origins, up to the end of all
+    written data.
+    """
     settings = {
         "bootstrap.servers": kafka.bootstrap,
         "group.id": uuid.uuid4().hex,
@@ -180,7 +182,7 @@ def messages(kafka: SecuredBroker, topic: str) -> list[tuple[bytes, str | None]]
 
 @pytest.mark.parametrize("keyed", [False, pytest.param(True, marks=WHEN_RECORDING)])
 def test_postgresql(postgres: PostgresServer, keyed: bool) -> None:
-    """Rows that are added, and rows with a key."""
+    """Rows are appended, or upserted by key."""
     url = postgres.new_schema()
     schema = url.rpartition("%3D")[2]
     query = "create_table=true" + ("&upsert_by=id" if keyed else "")
@@ -210,7 +212,7 @@ def test_postgresql(postgres: PostgresServer, keyed: bool) -> None:
 
 
 def test_webhooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests with keys."""
+    """Requests have idempotency keys."""
     monkeypatch.setenv("RIGHT", "Bearer right")
     monkeypatch.setenv("WRONG", "Bearer not-the-token")
 
@@ -267,7 +269,7 @@ class Subscriber:
         self._found.append(StoredRecord(**json.loads(message.payload), mark=origin))
 
     def found(self) -> list[StoredRecord]:
-        """All messages that the broker has confirmed: it passes them on before one that comes later."""
+        """Return all messages that the broker has confirmed: it forwards them before any later message."""
         name = uuid.uuid4().hex
         self._marks[name] = threading.Event()
         self._client.publish(f"{self._topic}/end", name, 1)
@@ -286,7 +288,7 @@ def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
 
 
 def test_mqtt(broker: MosquittoBroker) -> None:
-    """Messages with origins."""
+    """Messages have origins."""
     subscriber = Subscriber(broker.port, "kit")
     query = "?origin=true"
     try:

@@ -1,4 +1,4 @@
-"""Sources of penstock are held to the conformance kit, on real systems; those of RabbitMQ in `test_rabbitmq.py`."""
+"""Sources of penstock pass the conformance kit, on real systems; `test_rabbitmq.py` tests those of RabbitMQ."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from topics import produce
 
 @pytest.fixture(autouse=True)
 def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that do not answer are waited for in full only where results are recorded."""
+    """Only recorded runs wait the full timeouts of unresponsive servers."""
     if is_recording() is None:
         monkeypatch.setattr(mqtt_connection, "_ANSWER_S", 1.0)
 
 
 def test_files(tmp_path: Path) -> None:
-    """Files that come to a folder."""
+    """Files are added to a folder."""
     folder, numbers = tmp_path / "in", itertools.count()
     folder.mkdir()
     binding = parse_binding("readings", f"jsonl:{folder}", "data")
@@ -79,7 +79,7 @@ def test_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=WHEN_RECORDING)])
 def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that another writer adds to a table, one commit for all records of a check."""
+    """Another writer appends rows to a table, one commit for all records of a check."""
     monkeypatch.setitem(lake_log._LOOK_S, lake, 0)
     kind = record_type("id BIGINT")
     lake_sink(lake, tmp_path, kind).prepare("feed", "")
@@ -111,10 +111,10 @@ def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @WHEN_RECORDING
 def test_kafka(kafka: SecuredBroker, tmp_path: Path) -> None:
-    """A topic with two partitions."""
+    """The topic has two partitions."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)
-    # A topic is there a moment before its partitions have leaders. The source begins behind these records.
+    # A topic exists a moment before its partitions have leaders. The source begins after these records.
     for partition in range(2):
         produce(kafka.bootstrap, topic, [(None, b"before")], partition)
     login = "security.protocol=SASL_PLAINTEXT&sasl.mechanisms=PLAIN&sasl.username=ann"
@@ -156,7 +156,7 @@ def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
 
 
 def test_mqtt(broker: MosquittoBroker, tmp_path: Path) -> None:
-    """A topic, with a session that the broker keeps."""
+    """The source is a topic, with a session that the broker keeps."""
     folder = tmp_path / "journal"
     wrong = broker.uri("kit", password="not-the-password")
     note_conformance(
@@ -175,7 +175,7 @@ def test_mqtt(broker: MosquittoBroker, tmp_path: Path) -> None:
 
 
 def test_sockets(tmp_path: Path) -> None:
-    """A server that sends lines."""
+    """The server sends lines."""
     connections: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", free_port())) as server:
         binding = parse_binding("readings", f"socket://127.0.0.1:{server.getsockname()[1]}", "data")

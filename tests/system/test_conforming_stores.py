@@ -1,4 +1,4 @@
-"""Sinks of stores that take long to start, and tables of Iceberg, held to the conformance kit on real servers."""
+"""Sinks of stores that start slowly, and Iceberg tables, pass the conformance kit on real servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = WHEN_RECORDING
 
 
 def test_cassandra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of a table whose values are ASCII."""
+    """The sink writes rows of a table with ASCII values."""
     monkeypatch.setenv("RIGHT", PASSWORD)
     monkeypatch.setenv("WRONG", "not-the-password")
     with CassandraServer(tmp_path, logins=True) as server, server.cluster() as cluster:
@@ -46,7 +46,7 @@ def test_cassandra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_opensearch(tmp_path: Path) -> None:
-    """Documents of an index whose values are keywords, which have a greatest length."""
+    """The sink writes documents of an index with keyword values, which have a maximum length."""
     with OpenSearchServer(tmp_path) as server:
         properties = {"id": {"type": "long"}, "value": {"type": "keyword"}}
         server.ask("PUT", "/kit", {"mappings": {"properties": properties}})
@@ -75,7 +75,7 @@ def test_opensearch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_iceberg(tmp_path: Path, keyed: bool) -> None:
-    """Rows of a table of Iceberg, added or replaced by their id, by one commit for each micro-batch."""
+    """The sink writes rows of an Iceberg table, appended or replaced by id, one commit per micro-batch."""
     binding = iceberg_binding(tmp_path)
 
     def stored() -> list[StoredRecord]:

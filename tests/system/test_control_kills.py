@@ -1,4 +1,4 @@
-"""Commands through kill -9 of the job and of the broker: each is applied once, none is lost, and its receipts agree.
+"""Commands survive kill -9 of the job and of the broker: each is applied once, and its receipts agree.
 
 The commands add up, so one that is applied twice shows. The senders repeat themselves, as careful senders do.
 """
@@ -41,19 +41,19 @@ Command = dict[str, Any]
 
 
 class Way(Protocol):
-    """A way in for commands."""
+    """A channel for commands."""
 
     uri: str | None
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Send, and wait until they are safe."""
+        """Send commands, and wait until they are durable."""
 
     def kill_broker(self) -> bool:
-        """Kill -9 what keeps the commands and start it again; whether there is such a thing."""
+        """Kill -9 the server that keeps the commands, and restart it; return whether there is one."""
 
 
 class FolderWay:
-    """The folder in the checkpoint."""
+    """The command folder in the checkpoint."""
 
     uri = None
 
@@ -71,7 +71,7 @@ class FolderWay:
 
 
 class KafkaWay:
-    """A topic of some partitions."""
+    """A topic of several partitions."""
 
     def __init__(self, kafka: KafkaBroker) -> None:
         self._kafka = kafka
@@ -80,7 +80,7 @@ class KafkaWay:
         self.uri = f"kafka://{kafka.bootstrap}/{self._topic}"
 
     def send(self, commands: Sequence[Command]) -> None:
-        # By key, so that the commands of one sensor stay in order.
+        # Keyed, so that the commands of one sensor stay in order.
         produce(
             self._kafka.bootstrap,
             self._topic,
@@ -106,7 +106,7 @@ class RabbitWay:
         else:
             check_stream(parse_binding("commands", node.stream_uri(name, "?create=true"), "control"))  # type: ignore[arg-type]
             self.uri = node.stream_uri(name)
-        # What was declared just before a kill may be lost.
+        # A declaration just before a kill may be lost.
         node.restart()
 
     def send(self, commands: Sequence[Command]) -> None:
@@ -119,7 +119,7 @@ class RabbitWay:
 
 
 class Run:
-    """A job under fire, what was sent to it, and what must come of it."""
+    """A job under attack, its input, and its expected output."""
 
     def __init__(self, root: Path, way: Way, seed: str, injected: Injected | None = None) -> None:
         self.root = root
@@ -138,7 +138,7 @@ class Run:
         self.arguments = run_arguments(JOB, self.settings)
 
     def send(self, count: int) -> None:
-        """New commands, some of them twice, some old ones again, and some readings."""
+        """Send new commands, some of them twice, some old ones again, and some readings."""
         new = []
         for _ in range(count):
             number = len(self.sent)
@@ -158,16 +158,16 @@ class Run:
         write_file(self.root / "readings", f"{self.read:08}.jsonl", readings)
 
     def receipts(self) -> list[Receipt]:
-        """The receipts of all commands, in order."""
+        """Return the receipts of all commands, in order."""
         return NewReceipts(self.root / "checkpoint", from_start=True).read()
 
     def applied(self) -> int:
-        """How many commands have come to their end."""
+        """Return how many commands have a final receipt."""
         finals = ("APPLIED", "DEGRADED", "REJECTED")
         return sum(receipt.status in finals for receipt in self.receipts())
 
     def survive(self, victims: Sequence[str]) -> None:
-        """Send commands; when some of them have been applied kill somebody at a random moment."""
+        """Send commands; once some of them have been applied, kill a victim at a random moment."""
         self.job = JobProcess(self.arguments, self.root)
         try:
             for victim in victims:
@@ -197,7 +197,7 @@ class Run:
         )
 
     def _go_on(self) -> bool:
-        """A job that has lost a worker may end, with a sentence; then it is started again, as a supervisor would."""
+        """A job that has lost a worker may end with an error; then restart it, as a supervisor would."""
         if not self.job.running:
             result = self.job.wait()
             assert self._lost_a_worker, result.err
@@ -231,7 +231,7 @@ class Run:
         self._restart()
 
     def check(self) -> None:
-        """Every command once: in its receipts, in what it emitted, in the sums, and in what readings saw."""
+        """Check every command once: in its receipts, in its output, in the sums, and in what readings saw."""
         receipts = self.receipts()
         histories: dict[str, list[str]] = {}
         for receipt in receipts:
@@ -252,14 +252,14 @@ class Run:
 
 
 def fight(root: Path, way: Way, victims: Sequence[str], injected: Injected) -> None:
-    """A whole run."""
+    """Run a job through all kills, and check it."""
     run = Run(root, way, f"{type(way).__name__} {len(victims)}", injected)
     run.survive(victims)
     run.check()
 
 
 def test_commands_that_are_repeated_are_applied_once(tmp_path: Path, spark: SparkSession) -> None:
-    """Nobody is killed; test_rabbitmq.py kills the broker and receivers."""
+    """No process is killed here; test_rabbitmq.py kills the broker and receivers."""
     run = Run(tmp_path, FolderWay(tmp_path), "folder")
     with JobInSession(spark, JOB, run.settings) as job:
         run.send(20)
@@ -275,7 +275,7 @@ def test_commands_that_are_repeated_are_applied_once(tmp_path: Path, spark: Spar
 def test_commands_of_a_queue_survive_the_broker_and_the_driver(
     rabbitmq: RabbitNode, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """One kill -9 of each; that of the driver while it has not acknowledged what is in its journal."""
+    """One kill -9 of each; the driver's comes before it has acknowledged what is in its journal."""
     run = Run(tmp_path, RabbitWay(rabbitmq, "commands-queue"), "queue")
     hold, held = tmp_path / "hold", tmp_path / "held"
     with JobProcess(run.arguments, tmp_path, program=[str(HELD), str(hold), str(held)]) as job:
@@ -292,7 +292,7 @@ def test_commands_of_a_queue_survive_the_broker_and_the_driver(
         assert job.running, job.err
         job.signal(signal.SIGKILL)
         job.wait()
-    # All come again: the broker has heard of none.
+    # All commands are redelivered: the broker has received no acknowledgement.
     await_true(lambda: waiting(rabbitmq, "commands-queue") >= 40, lambda: "the queue lost some")
     with JobInSession(spark, JOB, run.settings) as again:
         run.send(20)
@@ -315,7 +315,7 @@ WAYS: dict[str, Callable[[Path, pytest.FixtureRequest], Way]] = {
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
 def test_commands_survive_many_kills(way: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Twelve kills -9 for each way in."""
+    """Twelve kills -9 for each channel."""
     victims = list(VICTIMS) * 3
     random.Random(way).shuffle(victims)
     with noting("commands", f'-k "commands_survive_many_kills and {way}"') as injected:

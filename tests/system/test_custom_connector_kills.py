@@ -1,4 +1,4 @@
-"""Jobs with connectors of the user's own: each keeps what its class states, whatever is killed."""
+"""Jobs with user-defined connectors: each keeps the guarantee that its class declares, whatever is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POST = ("letters", "parcels")
 
 
 class Shelf:
-    """The database of the sources and that of the sinks, beside a job file and the classes that it is bound to."""
+    """The databases of the sources and the sinks, beside a job file and its connector classes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Shelf:
         )
 
     def write(self) -> None:
-        """Add rows to all sources, in one transaction."""
+        """Add rows to all sources in one transaction."""
         with closing(self._connect("source")) as db, db:
             notes = [{"id": self.rounds * ROWS + row, "value": "tea"} for row in range(ROWS)]
             self._insert(db, "notes", notes)
@@ -63,16 +63,16 @@ class Shelf:
         self.rounds += 1
 
     def feeding(self) -> AbstractContextManager[None]:
-        """Add rows now and then meanwhile."""
+        """Add rows at intervals while the block runs."""
         return feed_steadily(self.write, 0.2)
 
     def rows(self, sink: str) -> list[tuple[int, str]]:
-        """The ids and values that a sink has."""
+        """Return the ids and values in a sink."""
         with closing(self._connect(sink)) as db:
             return db.execute("SELECT id, value FROM kept").fetchall()
 
     def parcels_left(self) -> int:
-        """How many parcels were not acknowledged."""
+        """Return how many parcels were not acknowledged."""
         with closing(self._connect("source")) as db:
             return int(db.execute("SELECT count(*) FROM parcels").fetchone()[0])
 
@@ -85,7 +85,9 @@ class Shelf:
 
 
 def check(shelf: Shelf, journals: JournalCheck) -> None:
-    """Each note and each letter is there once, each parcel at least once, and each journaled record counted once."""
+    """Check that each note and letter is there once, each parcel at least once, and each journaled record
+    counted once.
+    """
     assert sorted(shelf.rows("kept")) == [(number, "tea") for number in range(shelf.rounds * ROWS)]
     counted = [(number, value.partition(" ")) for number, value in shelf.rows("counted")]
     journals.check_counted((page, number, int(count)) for number, (page, _, count) in counted)
@@ -99,7 +101,9 @@ def check(shelf: Shelf, journals: JournalCheck) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_with_custom_connectors(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load: a log, receivers with positions and with acknowledgements, and sinks."""
+    """Twenty kills in each mode, under load: a log, receivers with positions and with acknowledgements, and
+    sinks.
+    """
     seed = 42 if interval_ms else 41
     mode = "real time" if interval_ms else "micro-batches"
     shelf = Shelf(tmp_path)

@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium, on a real server with a real job, as people use it."""
+"""The dashboard in a real Chromium, with a real server and job, used as people use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["browser", "contexts", "place", "visit"]
 
 
 def test_the_list_shows_the_job(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """With its health as a word, its throughput, and a filter; the title says where one is."""
+    """It shows health as a word, throughput, and a filter; the title names the current page."""
     page = visit().page
     page.goto(f"{place.url}/login?token={OPERATOR}")
     expect(page).to_have_url(f"{place.url}/dashboard/jobs")
@@ -49,7 +49,7 @@ def test_the_list_shows_the_job(place: Turnstiles, visit: Callable[..., Visitor]
 
 
 def test_charts_get_points(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """Those of throughput, time, event time and state, without a reload; the time of a page that is read is UTC."""
+    """Charts of throughput, time, event time and state grow without a reload; a static page shows UTC times."""
     page = job_page(place, visit(), "/charts")
     for name in ("throughput", "batch", "watermark", "state", "busy"):
         chart = page.locator(f"[data-chart={name}]")
@@ -63,7 +63,7 @@ def test_charts_get_points(place: Turnstiles, visit: Callable[..., Visitor]) -> 
 
 
 def test_the_graph_shows_what_goes_where(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """Streams, steps and sinks with their rates; a part that is chosen tells what it takes and holds."""
+    """It shows streams, steps and sinks with their rates; a selected part shows what it takes and holds."""
     page = job_page(place, visit(VIEWER), "/graph")
     graph = page.get_by_role("group", name="Graph of the job")
     parts = graph.get_by_role("button")
@@ -78,7 +78,9 @@ def test_the_graph_shows_what_goes_where(place: Turnstiles, visit: Callable[...,
 
 
 def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """The form says the command line that does the same; receipts come by themselves, and the history has it."""
+    """The form shows the equivalent command line; receipts appear by themselves, and the history lists the
+    command.
+    """
     page = job_page(place, visit(), "/control")
     expect(page.get_by_label("Kind")).to_be_enabled()
     page.get_by_label("Kind").fill("limit")
@@ -108,7 +110,7 @@ def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., V
 
 
 def bring_models(place: Turnstiles) -> None:
-    """Load and validate two versions of the model, and let the first one serve."""
+    """Load and validate two versions of the model, and promote the first one."""
     for version, factor in (("1", 2.0), ("2", 2.5)):
         content = pa.BufferOutputStream()
         table = pa.table({"factor": [factor]})
@@ -138,7 +140,7 @@ def send(place: Turnstiles, kind: str, payload: dict[str, Any]) -> None:
 def test_a_version_is_brought_to_serve_on_the_page_of_models(
     place: Turnstiles, visit: Callable[..., Visitor]
 ) -> None:
-    """Into the shadow, where charts compare it, then promoted, and rolled back with a reason."""
+    """A version is shadowed, with charts that compare it, then promoted, and rolled back with a reason."""
     bring_models(place)
     page = job_page(place, visit(), "/models")
     second = page.get_by_role("row").filter(has_text="watch / risk / 2")
@@ -167,7 +169,7 @@ def test_a_version_is_brought_to_serve_on_the_page_of_models(
 
 
 def test_a_narrow_window_shows_all(place: Turnstiles, browser: Browser) -> None:
-    """At 480 pixels no part of the bar lies over another one or the page, and no page is wider than the window."""
+    """At 480 pixels no part of the navigation bar overlaps anything, and no page is wider than the window."""
     context = browser.new_context(viewport={"width": 480, "height": 800})
     context.request.get(f"{place.url}/login?token={OPERATOR}", max_redirects=0)
     page = context.new_page()
@@ -188,7 +190,7 @@ def test_a_narrow_window_shows_all(place: Turnstiles, browser: Browser) -> None:
 
 
 def test_a_dialog_that_is_dismissed_does_nothing(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """It asks, naming the job and the command that does the same; Escape and the first button mean no."""
+    """The dialog names the job and the equivalent command; Escape and the first button cancel it."""
     asked = place.asked()
     page = job_page(place, visit())
     for dismiss in (
@@ -224,7 +226,7 @@ def test_a_dialog_that_is_dismissed_does_nothing(place: Turnstiles, visit: Calla
 
 
 def test_a_viewer_changes_nothing(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """Buttons are disabled; events that are forged, for the viewer's own page or another's, do nothing."""
+    """Buttons are disabled; forged events, for the viewer's own page or another's, have no effect."""
     asked = place.asked()
     operator = job_page(place, visit())
     page = job_page(place, visit(VIEWER))
@@ -241,7 +243,7 @@ def test_a_viewer_changes_nothing(place: Turnstiles, visit: Callable[..., Visito
     }"""
     assert page.evaluate(forge, None) >= 6
     assert page.evaluate(forge, operator.evaluate("window.clientId")) >= 6
-    # The page goes on to be answered, so what was sent before has been dealt with.
+    # The page still gets answers, so earlier events have been handled.
     expect(page.locator(".p-head-line")).to_contain_text("RUNNING for")
     page.wait_for_timeout(1500)
     for one in (page, operator):
@@ -250,7 +252,7 @@ def test_a_viewer_changes_nothing(place: Turnstiles, visit: Callable[..., Visito
 
 
 def test_a_page_ends_with_its_session(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """Whoever signs out in one tab is signed out in all; the page that asks for a token takes one."""
+    """Signing out in one tab signs out all; the login page accepts a token."""
     visitor = visit()
     other = visitor.page
     job_page(place, visitor)
@@ -264,26 +266,26 @@ def test_a_page_ends_with_its_session(place: Turnstiles, visit: Callable[..., Vi
     page.get_by_label("Token").fill(OPERATOR)
     page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url(f"{place.url}/dashboard/jobs")
-    # Pages that have just lost their session may see that they are refused.
+    # Pages that have just lost their session may be refused.
     visitor.complaints[:] = [text for text in visitor.complaints if "401" not in text and "403" not in text]
 
 
 def find(page: Page) -> None:
     page.get_by_role("button", name="Find").click()
-    # A process of its own starts a Spark.
+    # A separate process starts a Spark.
     expect(page.get_by_role("status")).to_contain_text("after micro-batch", timeout=2 * PATIENCE_MS)
 
 
 def picture(page: Page, name: str, *, whole: bool = False) -> None:
-    """A screenshot for the docs, when they are wanted: of the window, or of the whole page."""
+    """Take a screenshot for the docs, if requested: of the window, or of the whole page."""
     if PICTURES:
-        # Of the page at rest, without what was just done.
+        # The page must be at rest, without traces of the last action.
         expect(page.get_by_role("alert")).to_have_count(0, timeout=PATIENCE_MS)
         page.screenshot(path=Path(PICTURES) / f"dashboard-{name}.png", full_page=whole)
 
 
 def test_keys_are_found_with_what_they_hold(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """All of a step, those with a part of the key, and one of them whole; windows and timers, too."""
+    """It lists all keys of a step, those with a part of the key, or one whole key, with windows and timers."""
     page = job_page(place, visit(), "/state")
     expect(page.get_by_role("row").filter(has_text="watch").first).to_contain_text(
         "limit", timeout=PATIENCE_MS
@@ -322,7 +324,7 @@ def check_keys(page: Page) -> None:
 
 
 def check_query(page: Page) -> None:
-    """A result with its micro-batch, or an error with its position."""
+    """Check a result and its micro-batch, or an error and its position."""
     page.get_by_label("SQL").fill("SELECT count(*) AS gates_seen FROM state.watch")
     page.get_by_role("button", name="Run the query").click()
     told = page.get_by_role("log", name="Result of the query")
@@ -335,7 +337,7 @@ def check_query(page: Page) -> None:
 
 
 def test_a_viewer_sees_no_values(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """But which states there are; pages with what records hold are not there."""
+    """A viewer sees which states exist, but gets no pages with record content."""
     page = job_page(place, visit(VIEWER), "/state")
     expect(page.get_by_role("row").filter(has_text="watch").first).to_contain_text(
         "limit", timeout=PATIENCE_MS
@@ -349,9 +351,9 @@ def test_a_viewer_sees_no_values(place: Turnstiles, visit: Callable[..., Visitor
         expect(tabs.get_by_role("link", name=hidden)).to_have_count(0)
 
 
-@pytest.mark.chaos  # a process with a Spark; tests/unit/server/test_rest_states.py takes a dump away without one
+@pytest.mark.chaos  # a process with a Spark; tests/unit/server/test_rest_states.py downloads a dump without one
 def test_a_dump_is_taken_away(place: Turnstiles, visit: Callable[..., Visitor], tmp_path: Path) -> None:
-    """As a file that the browser saves; it is deleted when the question, which names it, is answered so."""
+    """The browser saves it as a file; it is deleted after a confirmation that names it."""
     page = job_page(place, visit(), "/state")
     expect(page.locator("code", has_text="state dump")).to_contain_text("--format csv")
     with place.at_rest():
@@ -374,11 +376,11 @@ def test_a_dump_is_taken_away(place: Turnstiles, visit: Callable[..., Visitor], 
     assert not list((place.served.home / "dumps").iterdir())
 
 
-@pytest.mark.chaos  # two Sparks more; test_serve.py does so by HTTP and the command line
+@pytest.mark.chaos  # two more Sparks; test_serve.py does so by HTTP and the command line
 def test_a_savepoint_is_taken_begun_with_and_deleted(
     place: Turnstiles, visit: Callable[..., Visitor]
 ) -> None:
-    """By those who may: another job continues from it; while that is not over the savepoint stays."""
+    """Only permitted users can; another job continues from it, and the savepoint stays until that is done."""
     page = job_page(place, visit())
     page.get_by_role("button", name="Savepoint", exact=True).click()
     with place.at_rest():
@@ -425,7 +427,7 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
 
 
 def test_the_log_is_followed(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """The newest run's, or that of a run which is chosen."""
+    """The log is the newest run's, or that of a selected run."""
     page = job_page(place, visit(), "/log")
     line = page.locator("code", has_text="penstock logs")
     expect(line).to_have_text(f"penstock logs {place.job_id} --follow")
@@ -437,7 +439,7 @@ def test_the_log_is_followed(place: Turnstiles, visit: Callable[..., Visitor]) -
 
 
 def test_checkpoints_come_as_they_are_committed(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """Newest first, with their times and sizes."""
+    """They are listed newest first, with their times and sizes."""
     page = job_page(place, visit(), "/checkpoints")
     first = page.get_by_role("table").get_by_role("row").nth(1)
     expect(first).to_contain_text(re.compile(r"\d ms"), timeout=PATIENCE_MS)
@@ -447,7 +449,7 @@ def test_checkpoints_come_as_they_are_committed(place: Turnstiles, visit: Callab
 
 
 def test_pictures_for_the_docs(place: Turnstiles, browser: Browser) -> None:
-    """Light and dark, of pages with something on them, before the job has any dead letters; only when asked for."""
+    """Pages with content, light and dark, before the job has any dead letters; taken only when requested."""
     if not PICTURES:
         pytest.skip("PENSTOCK_DOCS_IMAGES says no folder")
     folder = Path(PICTURES).absolute()
@@ -479,7 +481,7 @@ def test_pictures_for_the_docs(place: Turnstiles, browser: Browser) -> None:
 
 
 def others(place: Turnstiles) -> None:
-    """Jobs that are not running, so that the list has more to show."""
+    """Submit jobs that do not run, so that the list has more to show."""
     for name, desired in (("nightly-report", "CANCELED"), ("door-alerts", "PAUSED")):
         asked = place.served.client.post("/v1/jobs", json={"definition": "turnstile", "name": name})
         job_id = asked.raise_for_status().json()["job"]
@@ -495,7 +497,7 @@ def others(place: Turnstiles) -> None:
 
 
 def test_what_could_not_be_processed_is_shown(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
-    """With its reason and what the source had."""
+    """Each has its reason and the source's content."""
     hidden = place.root / "visits" / ".bad.jsonl"
     hidden.write_text('{"gate": "gate-1", "at": "noon"}\n')
     hidden.rename(place.root / "visits" / "bad.jsonl")
@@ -509,7 +511,7 @@ def test_what_could_not_be_processed_is_shown(place: Turnstiles, visit: Callable
 
 
 def test_the_keyboard_is_enough(place: Turnstiles, visit: Callable[..., Visitor], browser: Browser) -> None:
-    """From the token to a canceled job, in an order that people expect, with the focus in sight."""
+    """From the token to a canceled job, focus is visible and moves in the expected order."""
     asked = place.asked()
     context = browser.new_context(viewport={"width": 1360, "height": 860})
     page = context.new_page()
@@ -532,7 +534,7 @@ def test_the_keyboard_is_enough(place: Turnstiles, visit: Callable[..., Visitor]
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(place.job_id)
-    # What is safe has the focus, so that Enter alone does no harm.
+    # The safe button has the focus, so that Enter alone does no harm.
     expect(dialog.get_by_role("button", name="Keep as it is")).to_be_focused()
     tab_to(page, "button", "Cancel the job")
     page.keyboard.press("Enter")
@@ -543,7 +545,7 @@ def test_the_keyboard_is_enough(place: Turnstiles, visit: Callable[..., Visitor]
 
 
 def tab_to(page: Page, role: str, name: str) -> None:
-    """Press Tab until something has the focus."""
+    """Press Tab until an element has the focus."""
     for _ in range(60):
         page.keyboard.press("Tab")
         found = page.evaluate(
@@ -558,7 +560,7 @@ def tab_to(page: Page, role: str, name: str) -> None:
 def test_a_server_that_starts_again_asks_for_a_token(
     place: Turnstiles, browser: Browser, visit: Callable[..., Visitor]
 ) -> None:
-    """It knows no session of before: open pages lead to the login."""
+    """The new server knows no earlier session: open pages lead to the login."""
     visitor = visit()
     job_page(place, visitor)
     place.served.process.send_signal(signal.SIGTERM)
@@ -566,5 +568,5 @@ def test_a_server_that_starts_again_asks_for_a_token(
     place.served.start()
     expect(visitor.page).to_have_url(f"{place.url}/login", timeout=PATIENCE_MS)
     assert list((place.root / "cwd").iterdir()) == []
-    # While there is no server, nothing can be asked for.
+    # While there is no server, no page can be loaded.
     visitor.complaints.clear()

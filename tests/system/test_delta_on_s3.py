@@ -1,4 +1,4 @@
-"""Tables of Delta Lake in an object store, on a real server of S3: as sinks, with upserts, and as sources."""
+"""Delta Lake tables in an object store, on a real S3 server: as sinks, with upserts, and as sources."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ job.data_stream("rows", schema=ROW).key_by("id").process("same", Same(), output=
 
 
 def options(s3: S3Server) -> dict[str, str]:
-    """How delta-rs reaches the server, without penstock."""
+    """Return options by which delta-rs reaches the server, without penstock."""
     return {**s3.environment, "AWS_ALLOW_HTTP": "true"}
 
 
@@ -61,7 +61,7 @@ def rows_of(s3: S3Server, uri: str) -> list[tuple[int, str]]:
 
 
 class Table:
-    """A table below a bucket of its own, with keys by reference."""
+    """A table below its own bucket, with keys by reference."""
 
     def __init__(self, s3: S3Server, bucket: str, folder: Path, query: str = "") -> None:
         s3.put(bucket, "there", b"")
@@ -90,7 +90,7 @@ def staged(sink: DeltaSink, batch_id: int, *tasks: list[tuple[int, str]]) -> lis
 
 @pytest.fixture
 def without_keys(monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> S3Server:
-    """A server whose keys the environment does not have."""
+    """Yield a server whose keys are not in the environment."""
     for name in s3.environment:
         monkeypatch.delenv(name, raising=False)
     return s3
@@ -98,7 +98,7 @@ def without_keys(monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> S3Server:
 
 @pytest.mark.parametrize("partition_by", ["", "&partition_by=part"])
 def test_each_micro_batch_is_one_commit(without_keys: S3Server, tmp_path: Path, partition_by: str) -> None:
-    """Repeated by another driver it is none; what is staged in vain is removed, and no key is shown."""
+    """A repetition by another driver adds none; uncommitted staged files are removed, and no key is shown."""
     table = Table(without_keys, f"rows{len(partition_by)}", tmp_path, partition_by)
     sink = table.driver()
     assert SECRET.encode() not in pickle.dumps(sink)
@@ -127,7 +127,7 @@ def test_each_micro_batch_is_one_commit(without_keys: S3Server, tmp_path: Path, 
 def test_two_drivers_commit_a_micro_batch_once(
     without_keys: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although both have looked before either commits: the store creates a version of the log only once."""
+    """Both drivers have checked before either commits: the store creates a version of the log only once."""
     table = Table(without_keys, "drivers", tmp_path)
     one, other = table.driver(), table.driver()
     real = DeltaTable.create_write_transaction
@@ -143,7 +143,7 @@ def test_two_drivers_commit_a_micro_batch_once(
 
 
 def test_upserts_replace_rows(without_keys: S3Server, tmp_path: Path) -> None:
-    """As in a folder; the changes of tasks are removed."""
+    """It works as in a folder; the tasks' change files are removed."""
     table = Table(without_keys, "upserts", tmp_path, "&upsert_by=id")
     sink = table.driver()
     sink.commit(0, staged(sink, 0, [(1, "a"), (2, "b")], [(3, "c")]))
@@ -157,7 +157,7 @@ def test_upserts_replace_rows(without_keys: S3Server, tmp_path: Path) -> None:
 def test_a_table_in_a_store_is_sink_and_source_of_jobs(
     without_keys: S3Server, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """In micro-batches and in real time, each row once; and read on, with what another writer adds."""
+    """In both modes each row appears once, and a source reads on when another writer appends."""
     table = Table(without_keys, "jobs", tmp_path)
     (tmp_path / "copying_rows_job.py").write_text(JOB)
     (tmp_path / "in").mkdir()
@@ -196,7 +196,7 @@ def test_a_table_in_a_store_is_sink_and_source_of_jobs(
 
 
 def test_what_is_wrong_is_told(without_keys: S3Server, tmp_path: Path) -> None:
-    """Without a key in the message: keys of a stranger, a bucket that is not there, a place that is none."""
+    """Covered are foreign keys, a missing bucket, and an invalid place; the message has no key."""
     table = Table(without_keys, "wrong", tmp_path)
     table.driver()
     assert "in version 0" in str(
@@ -223,7 +223,7 @@ def test_what_is_wrong_is_told(without_keys: S3Server, tmp_path: Path) -> None:
 
 @WHEN_RECORDING
 def test_delta_on_s3_is_held_to_the_conformance_kit(s3_environment: pytest.MonkeyPatch, s3: S3Server) -> None:
-    """Rows of a table of Delta Lake in an object store."""
+    """The sink writes rows of a Delta Lake table in an object store."""
     s3.put("kit", "there", b"")
     s3_environment.setenv("WRONG", "not-the-secret")
     place = "s3://kit/table"
@@ -255,7 +255,7 @@ def test_delta_on_s3_is_held_to_the_conformance_kit(s3_environment: pytest.Monke
 def test_sources_of_delta_on_s3_are_held_to_the_conformance_kit(
     tmp_path: Path, s3_environment: pytest.MonkeyPatch, s3: S3Server
 ) -> None:
-    """Rows that another writer adds to a table in an object store, one commit for all records of a check."""
+    """Another writer appends rows to a table in an object store, one commit for all records of a check."""
     s3_environment.setitem(lake_log._LOOK_S, "delta", 0)
     s3_environment.setenv("WRONG", "not-the-secret")
     s3.put("kit-sources", "there", b"")

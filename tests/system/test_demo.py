@@ -1,4 +1,4 @@
-"""The demo as a user starts it, and its look at Kafka topics."""
+"""The demo as a user starts it, and its checker for Kafka topics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ON, OFF = {"sensor_id": 1, "command": "ON"}, {"sensor_id": 1, "command": "OFF"}
     ids=["folders", "kafka", "mqtt"],
 )
 def test_the_demo_ends_with_no_violations(where: list[str], tmp_path: Path) -> None:
-    """Rooms, job and check, each for real; the last line is one JSON object whose last field is `violations`."""
+    """Rooms, job and check all run for real; the last line is one JSON object whose last field is `violations`."""
     command = [
         sys.executable,
         "-m",
@@ -78,7 +78,9 @@ def send(topics: Topics, command: dict[str, Any], *, commit: bool) -> None:
 def test_the_check_reads_topics_by_the_cuts_and_commands_as_committed(
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """Aborted commands do not count; each batch has the records between its offsets; a missing command is found."""
+    """Aborted commands do not count; each batch has the records between its offsets; a missing command is
+    found.
+    """
     topics = Topics(kafka)
     topics.send(SETTINGS, [WISH])
     topics.send(READINGS, [COLD, WARM, WARM, COLD])
@@ -114,7 +116,7 @@ def test_the_check_reads_topics_by_the_cuts_and_commands_as_committed(
 
 
 def partition_of(topics: Topics, topic: str) -> int:
-    """The partition that has the records of the one key."""
+    """Return the partition of the one key."""
     consumer = Consumer({"bootstrap.servers": topics.place.removeprefix("Kafka at "), "group.id": "look"})
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in (0, 1)]
     consumer.close()

@@ -1,4 +1,4 @@
-"""`penstock doctor` as users run it: what it says of a machine that runs jobs, and of what is wrong with one."""
+"""`penstock doctor` as users run it, on a machine that works and on one that does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STREAMS = ("readings", "settings")
 
 
 def doctor(*arguments: object, **environment: str) -> tuple[int, dict[str, Any], str]:
-    """The exit code, the checks by their names, and what was said besides."""
+    """Return the exit code, the checks by name, and the other output."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", "doctor", *map(str, arguments), "-o", "json"],
         env={**os.environ, **environment},
@@ -33,7 +33,7 @@ def doctor(*arguments: object, **environment: str) -> tuple[int, dict[str, Any],
 
 
 def test_a_machine_that_runs_jobs_is_in_order(tmp_path: Path) -> None:
-    """With a job, its bindings, and a checkpoint that is still to be; nothing is made by looking."""
+    """Covered are a job, its bindings, and a checkpoint that does not exist yet; checking creates nothing."""
     for stream in STREAMS:
         (tmp_path / stream).mkdir()
     bindings = [f"-D{name}=jsonl:{tmp_path / name}" for name in (*STREAMS, "heaters")]
@@ -46,12 +46,12 @@ def test_a_machine_that_runs_jobs_is_in_order(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_fails_with_its_remedy(tmp_path: Path) -> None:
-    """Everything at once: no Java, no jars, a taken port, a broken checkpoint, a broker that is not there."""
+    """All at once: no Java, no jars, a taken port, a broken checkpoint, an unreachable broker."""
     (tmp_path / "readings").mkdir()
     state = tmp_path / "state"
     state.mkdir()
     (state / "lineage.json").write_text("{")
-    # All that is on the path but Java.
+    # The path has everything except Java.
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "python3").symlink_to(sys.executable)
@@ -84,7 +84,7 @@ def test_what_is_wrong_fails_with_its_remedy(tmp_path: Path) -> None:
 
 
 def test_wrong_use_is_told_apart() -> None:
-    """Bindings without a job."""
+    """Bindings without a job are wrong use."""
     result = CliRunner().invoke(app, ["doctor", "-D", "readings=jsonl:/tmp"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Error: -D binds the streams of a job.")

@@ -1,6 +1,6 @@
-"""An example as its readers start it: a server, a job and the program that looks on, each a process.
+"""An example as readers start it: a server, a job and the program that watches it, each as a process.
 
-What it tells is tested in tests/integration/test_stories.py, with the other examples.
+tests/integration/test_stories.py tests its output, and the other examples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.chaos
 def test_an_example_runs_as_its_readers_start_it(tmp_path: Path) -> None:
-    """With one command, from any folder."""
+    """One command suffices, from any folder."""
     options = ["--port", str(free_port()), "--sales", "300", "--per-second", "200", "--to", str(tmp_path)]
     finished = subprocess.run(
         [sys.executable, str(EXAMPLES / "profit_per_month" / "run.py"), *options],

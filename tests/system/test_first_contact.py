@@ -1,4 +1,4 @@
-"""First contact: an empty home, one command, and a demo job runs whose metrics can be seen."""
+"""First contact: an empty home and one command give a running demo job with visible metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_S = 60.0
 
 @pytest.mark.chaos  # test_serve.py and test_dashboard.py start a server and a job in another way
 def test_a_demo_runs_in_an_empty_home(tmp_path: Path) -> None:
-    """The URL leads to a page; the job runs and tells metrics. It uses no disk for its input and output."""
+    """The URL leads to a page; the job runs and reports metrics. Its input and output use no disk."""
     met = FirstContact([sys.executable, "-m", "penstock.cli"], tmp_path)
     try:
         page = met.open()
@@ -36,7 +36,7 @@ def test_a_demo_runs_in_an_empty_home(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_from_an_empty_environment(tmp_path: Path) -> None:
-    """`pip install .`, `penstock serve`, open the URL: a running job with metrics in under 60 s from the start."""
+    """`pip install .`, `penstock serve`, open the URL: a running job with metrics in under 60 s."""
     begun_s = time.monotonic()
     venv.create(tmp_path / "venv", with_pip=True)
     programs = tmp_path / "venv" / "bin"

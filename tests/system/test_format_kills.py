@@ -1,6 +1,7 @@
-"""Jobs with formats of Spark: a table that is loaded once, and one that gets each micro-batch, whatever is killed.
+"""Jobs with Spark formats: a table that is loaded once, and one that gets each micro-batch, whatever is
+killed.
 
-Both are of a PostgreSQL, over JDBC, which has nothing of penstock's.
+Both are in PostgreSQL over JDBC, without penstock's own connector.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ SUITE = "formats of Spark"
 LOADING_JOB = Path(__file__).with_name("tally_job.py")
 KILLS = 10
 PAGES = 20
-# The job takes some seconds for so many.
+# The job takes some seconds for this many.
 FIRST_ROUNDS = 15_000
 
 
 class Tables:
-    """A server, and what binds a stream to one of its tables over JDBC."""
+    """A server, and the bindings of a stream to its tables over JDBC."""
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         self._server = server
@@ -49,7 +50,7 @@ class Tables:
 
     def uri(self, table: str, more: str = "") -> str:
         url = urllib.parse.quote(f"jdbc:postgresql://127.0.0.1:{self._server.port}/postgres", safe="")
-        # Its driver gives up a connection after ten seconds, for which a busy machine may have no time.
+        # Its driver gives up a connection after ten seconds, which may be too short on a busy machine.
         login = f"user=tester&password=file:{self._password}&connectTimeout=600"
         return f"spark:jdbc?url={url}&{login}&dbtable={table}&driver=org.postgresql.Driver{more}"
 
@@ -65,7 +66,9 @@ class Tables:
 
 
 def check_written(feed: FileFeed, rows: list[tuple[int, ...]]) -> None:
-    """Each output is there, repeated only under the number of one micro-batch, and of few micro-batches."""
+    """Check that each output is there, repeated only under the number of one micro-batch, and of few
+    micro-batches.
+    """
     times = Counter(rows)
     assert Counter((sensor, count) for sensor, count, _ in times) == feed.expected
     assert len({batch for (_, _, batch), number in times.items() if number > 1}) <= KILLS
@@ -75,7 +78,7 @@ def check_written(feed: FileFeed, rows: list[tuple[int, ...]]) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_that_writes_a_format(tmp_path: Path, interval_ms: int) -> None:
-    """Ten in each mode, under load."""
+    """Ten kills in each mode, under load."""
     seed, mode = (62, "real time") if interval_ms else (61, "micro-batches")
     feed = FileFeed(tmp_path)
     feed.write()
@@ -103,7 +106,7 @@ def test_kills_of_a_job_that_writes_a_format(tmp_path: Path, interval_ms: int) -
 
 
 class HitTable:
-    """A table of hits that grows by rounds, in each of which every page has one."""
+    """A table of hits that grows by rounds, each with one hit per page."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -115,7 +118,9 @@ class HitTable:
         )
 
     def feeding(self) -> AbstractContextManager[None]:
-        """Add rounds meanwhile; whether the server has one is found out the next time, if it was away."""
+        """Add rounds while the block runs; if the server was down, the next write finds out whether it has
+        the round.
+        """
         return feed_steadily(self._write, 0.1, (psycopg.OperationalError,))
 
     def _write(self) -> None:
@@ -127,7 +132,7 @@ class HitTable:
 
 
 class LoadingRun:
-    """A job with a checkpoint of its own that loads a table and counts its rows, again after each kill."""
+    """A job with its own checkpoint that loads a table and counts its rows, again after each kill."""
 
     def __init__(self, folder: Path, hits: HitTable, settings: RunSettings) -> None:
         self._folder = folder
@@ -136,7 +141,7 @@ class LoadingRun:
         self._inputs = Path(settings.checkpoint or "") / "inputs"
         self._first = hits.rounds
         self._loaded: Mapping[str, str] | None = None
-        # What a run that was killed has left.
+        # The remains of a killed run.
         self._left: int | None = None
 
     def start(self) -> JobProcess:
@@ -144,7 +149,7 @@ class LoadingRun:
         return JobProcess(self._arguments, self._folder)
 
     def await_station(self, job: JobProcess, station: str) -> None:
-        """Wait until the job loads the table, or reads what it, or an earlier run, has loaded, or has ended."""
+        """Wait until the job loads the table, or reads data loaded by it or an earlier run, or has ended."""
         loaded = self._inputs / "hits.loaded"
 
         def is_there() -> bool:
@@ -155,7 +160,7 @@ class LoadingRun:
         await_true(lambda: is_there() or self.has_ended(job), lambda: job.err, BUSY_S)
 
     def _loading_since(self) -> int | None:
-        """When Spark has last made the folder that it loads into; None without one."""
+        """Return when Spark last created the folder that it loads into, or None."""
         try:
             return (self._inputs / ".hits.loading").stat().st_mtime_ns
         except FileNotFoundError:
@@ -163,18 +168,18 @@ class LoadingRun:
 
     @property
     def doing(self) -> str:
-        """What is going on."""
+        """Return the current activity."""
         if (self._inputs / "hits.loaded").exists():
             return "that reads a table that Spark has loaded"
         return "that lets Spark load a table"
 
     @staticmethod
     def has_ended(job: JobProcess) -> bool:
-        """Whether a run has done its work. Its JVM, which is there when it says how it starts, then ends first."""
+        """Return whether a run is complete. Its JVM, which exists once the run reports its start, exits first."""
         return not job.running or ("\nThe job " in f"\n{job.err}" and not job.jvms())
 
     def look(self) -> None:
-        """What is loaded stays as it is; its files go when their micro-batch is committed."""
+        """Check that loaded files do not change, and are removed when their micro-batch is committed."""
         if not (self._inputs / "hits.loaded").exists():
             return
         paths = (self._inputs / "hits").glob("*.parquet")
@@ -184,7 +189,7 @@ class LoadingRun:
         self._loaded = known
 
     def finish(self, tallies: Path) -> None:
-        """Let a last run do the rest: what it counted is the table as it once was meanwhile, each row once."""
+        """Let a last run finish: it has counted the table as it was at one moment, each row once."""
         with self.start() as job:
             assert job.wait(BUSY_S).code == 0, job.err
         rows = read_folder(tallies)
@@ -204,7 +209,7 @@ class LoadingRun:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_that_loads_a_format(tmp_path: Path, interval_ms: int) -> None:
-    """Ten in each mode, while the table is loaded, which grows meanwhile, or while the job reads what was loaded."""
+    """Ten kills in each mode, while the growing table is loaded, or while the job reads the loaded data."""
     seed, mode = (64, "real time") if interval_ms else (63, "micro-batches")
     chance = random.Random(seed)
     with PostgresServer() as server:
@@ -228,7 +233,7 @@ def test_kills_of_a_job_that_loads_a_format(tmp_path: Path, interval_ms: int) ->
                         loading.await_station(job, "load" if loads else "read")
                         time.sleep(chance.uniform(0, 1))
                         if loading.has_ended(job):
-                            # It was faster, and so the next victim is one of the next run.
+                            # The run was faster, so the next victim belongs to the next run.
                             assert job.wait(BUSY_S).code == 0, job.err
                             break
                         victim = left.popleft()

@@ -1,4 +1,4 @@
-"""A micro-batch that a killed run has left half done is finished as it was planned, whatever stops the next run."""
+"""A micro-batch that a killed run left half done is completed as planned, whatever stops the next run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reliability import noting
 
 
 def check(result: RoundsResult) -> None:
-    """Every round was what it should be, and nothing is lost, doubled or wrong."""
+    """Check that every round went as intended, and nothing is lost, doubled or wrong."""
     assert result.pending == result.rounds
     assert (result.lost, result.doubled, result.wrong) == (0, 0, 0), result
 
@@ -20,7 +20,9 @@ def check(result: RoundsResult) -> None:
 def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Killed when one of two folders has its file; stopped before the other gets its own; then more comes."""
+    """The kill comes when one of two folders has its file, the stop before the other has; then more input
+    comes.
+    """
     check(run_rounds(FolderPipes(tmp_path), tmp_path, spark, seed=1, rounds=1))
 
 
@@ -32,7 +34,7 @@ def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned
 def test_twenty_half_done_micro_batches(
     request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, kind: str, seed: int, rounds: int
 ) -> None:
-    """As above, at each moment behind a sink and behind the counts; with topics, some transactions were committed."""
+    """The same at each moment after a sink and after the counts; with topics, some transactions were committed."""
     with noting("half-done micro-batches", f'-k "twenty_half_done and {kind}"', str(seed)) as injected:
         pipes: Pipes = FolderPipes(tmp_path)
         if kind == "topics":

@@ -1,4 +1,4 @@
-"""Files of a real HDFS as objects: written whole or not at all, created once, and what goes wrong is told in time."""
+"""Files of a real HDFS as objects: atomic, created only once, and errors are reported in time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from penstock.objects.object_stores import Patience, Place
 from penstock.objects.objects import ObjectError, read_object
 from penstock.snapshots.stores import open_store
 
-# The servers take 11 CPU-seconds to start; tests/unit/objects has the client over a model of HDFS that loses answers.
+# The servers take 11 CPU-seconds to start; tests/unit/objects tests the client with a model of HDFS that
+# loses answers.
 pytestmark = pytest.mark.chaos
 
 WRITERS = 4
@@ -47,7 +48,7 @@ def folder_of(hdfs: HdfsServer, path: str, patience: Patience = IN_HASTE) -> Obj
 
 
 def test_a_file_is_there_whole_or_not_at_all(hdfs: HdfsServer) -> None:
-    """With its name, its size, any part of it, and in a list; an empty one as well; and then it is gone."""
+    """It has its name, its size, any range of it, and appears in listings, even when empty; then it is removed."""
     files = folder_of(hdfs, "files/ü b, 50%")
     large = os.urandom(hdfs_client._BLOCK_BYTES + 3)
     files.put("a/large", io.BytesIO(large))
@@ -145,7 +146,7 @@ def test_a_user_without_rights_is_told(hdfs: HdfsServer, monkeypatch: pytest.Mon
 
 
 def test_servers_that_are_away_are_waited_for_or_told(hdfs: HdfsServer) -> None:
-    """A NameNode that is killed, or frozen; a writer with patience continues when it is back."""
+    """A NameNode is killed or suspended; a patient writer continues when it is back."""
     files = folder_of(hdfs, "away")
     assert files.create("a", b"x")
     hdfs.name_node.kill()
@@ -166,7 +167,7 @@ def test_servers_that_are_away_are_waited_for_or_told(hdfs: HdfsServer) -> None:
 def test_a_job_whose_checkpoint_is_on_hdfs_goes_on_from_an_empty_disk(
     tmp_path: Path, spark: SparkSession, hdfs: HdfsServer
 ) -> None:
-    """All state and positions are there, as are inputs and outputs."""
+    """All state and positions are on HDFS, as are inputs and outputs."""
     feed = HdfsFeed(tmp_path, hdfs)
     for must_continue in (False, True):
         feed.write()
@@ -178,7 +179,7 @@ def test_a_job_whose_checkpoint_is_on_hdfs_goes_on_from_an_empty_disk(
 
 
 def test_savepoints_and_dumps_are_on_hdfs(tmp_path: Path, spark: SparkSession, hdfs: HdfsServer) -> None:
-    """They are taken of a running job, and a new job continues from the savepoint."""
+    """They are taken from a running job, and a new job continues from the savepoint."""
     feed = HdfsFeed(tmp_path, hdfs)
     dump = f"{feed.checkpoint}.dump"
     feed.write()
@@ -202,7 +203,7 @@ def test_savepoints_and_dumps_are_on_hdfs(tmp_path: Path, spark: SparkSession, h
 
 
 def penstock(*arguments: str) -> str:
-    """What a command prints."""
+    """Return the output of a command."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", *arguments], capture_output=True, text=True, check=False
     )

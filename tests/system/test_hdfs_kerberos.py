@@ -1,4 +1,4 @@
-"""HDFS with Kerberos: jobs with a ticket run, jobs without one are refused, and a job continues from an empty disk."""
+"""HDFS with Kerberos: jobs need a ticket, and a job continues from an empty disk."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LIFE_S = 70
 
 @dataclass(frozen=True)
 class Secured:
-    """HDFS, and who lets users in."""
+    """HDFS, and the KDC that authenticates its users."""
 
     hdfs: HdfsServer
     kdc: KdcServer
 
     def files(self, patience: Patience = IN_HASTE) -> ObjectFolder:
-        """Files there, for a user who logs in anew."""
+        """Return the file system, for a user who logs in anew."""
         place = Place("hdfs", f"127.0.0.1:{self.hdfs.port}", "secured")
         hdfs_connections.forget_client(place)
         return ObjectFolder(place, {}, patience)
@@ -45,7 +45,7 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """The environment has a ticket of the user who has all rights."""
+    """Start the servers; the environment has a ticket of the superuser."""
     folder = tmp_path_factory.mktemp("kerberos")
     with pytest.MonkeyPatch.context() as patch, KdcServer(folder) as kdc:
         for name, value in kdc.environment.items():
@@ -60,13 +60,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def secured(servers: Secured) -> Iterator[Secured]:
-    """The servers; later tests log in anew."""
+    """Return the servers; later tests log in anew."""
     yield servers
     servers.files()
 
 
 def test_who_has_a_ticket_is_let_in(secured: Secured) -> None:
-    """What is sent is encrypted, and files belong to the principal."""
+    """Traffic is encrypted, and files belong to the principal."""
     files, content = secured.files(AT_WORK), os.urandom(3 << 20)
     assert files.create("a", content)
     assert not files.create("a", b"late")
@@ -85,7 +85,7 @@ def test_a_keytab_is_as_good_as_a_ticket(
 def test_who_is_not_let_in_is_told_why(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a ticket, with one of a user who has no rights, with an old one, and without a KDC."""
+    """Refused: no ticket, one of a user without rights, an expired one, and no KDC."""
 
     def reason(tickets: Path) -> str:
         monkeypatch.setenv("KRB5CCNAME", f"FILE:{tickets}")
@@ -107,7 +107,7 @@ def test_who_is_not_let_in_is_told_why(
 
 
 def test_a_job_goes_on_from_an_empty_disk(tmp_path: Path, secured: Secured) -> None:
-    """Its checkpoint, inputs and outputs are there. It has a JVM of its own, which logs in as well."""
+    """Its checkpoint, inputs and outputs are on HDFS. Its own JVM logs in as well."""
     feed = HdfsFeed(tmp_path, secured.hdfs)
     for _ in range(2):
         feed.write()

@@ -1,4 +1,4 @@
-"""A job whose checkpoint, inputs and outputs are on HDFS survives kills, and what was believed dead commits nothing."""
+"""A job with checkpoint, inputs and outputs on HDFS survives kills, and a driver believed dead commits nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ ROUNDS = 10
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_kills_of_a_job_whose_checkpoint_is_on_hdfs(tmp_path: Path) -> None:
-    """Twenty under load: in each run the NameNode or the DataNode, then a process, whose machine is gone with it."""
+    """Twenty kills under load: in each run the NameNode or the DataNode, then a process together with its
+    machine.
+    """
     seed = 19
     chance = random.Random(seed)
     with HdfsServer(tmp_path) as server:
@@ -45,7 +47,7 @@ def test_kills_of_a_job_whose_checkpoint_is_on_hdfs(tmp_path: Path) -> None:
                             daemon.kill()
                             time.sleep(chance.uniform(0, 2))
                             daemon.start()
-                            # The same run goes on.
+                            # The same run continues.
                             await_progress(job, lambda: len(feed.rows()), BUSY_S)
                             time.sleep(chance.uniform(0, 2))
                             victim = VICTIMS[number % len(VICTIMS)]

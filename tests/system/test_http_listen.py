@@ -1,4 +1,4 @@
-"""HTTP receivers: what was answered with 202 is there, whatever is killed, and a job reads it."""
+"""HTTP receivers: records acknowledged with 202 survive kills, and a job reads them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_was_answered_is_there_after_kills(tmp_path: Path) -> None:
 def test_requests_come_over_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a certificate that clients verify, which another may replace while the job listens."""
+    """Clients verify the certificate, which another one may replace while the job listens."""
     monkeypatch.setattr(server_certificate, "_LOOK_S", 0.0)
     authority = Authority(tmp_path / "certificates", "plant")
     certificate, key = authority.sign("localhost", "DNS:localhost")
@@ -115,7 +115,7 @@ def is_trusted(url: str, authority: Path) -> bool:
 
 
 def test_a_job_reads_what_is_sent_to_it(tmp_path: Path, spark: SparkSession) -> None:
-    """While it runs; what does not fit its stream is a dead letter."""
+    """It reads while it runs; records that do not fit the stream's schema are dead letters."""
     port = free_port()
     sink, dead = tmp_path / "seen", tmp_path / "checkpoint" / "dead-letters"
     bindings = {"readings": f"http-listen://127.0.0.1:{port}/readings", "seen": f"jsonl:{sink}"}
@@ -131,7 +131,7 @@ def test_a_job_reads_what_is_sent_to_it(tmp_path: Path, spark: SparkSession) -> 
 
 
 def is_taken(url: str, records: list[dict[str, Any]]) -> bool:
-    """Whether somebody listens already, and has taken records."""
+    """Return whether a server listens already, and has accepted records."""
     with suppress(httpx.ConnectError):
         return httpx.post(url, json=records, trust_env=False, timeout=20).status_code == 202
     return False
@@ -144,7 +144,7 @@ def rows(folder: Path) -> list[dict[str, int]]:
 
 
 def test_the_source_is_held_to_the_conformance_kit(tmp_path: Path) -> None:
-    """Requests with a line for each record, without keys."""
+    """Each record is a line of a request without keys."""
     url = f"127.0.0.1:{free_port()}/kit"
 
     def put(records: Sequence[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Iceberg by catalogs on real servers: REST, and PostgreSQL with the files in an object store."""
+"""Iceberg catalogs on real servers: REST, and PostgreSQL with the files in an object store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READY_S = 60.0
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """An S3 server that is a REST catalog too."""
+    """Start an S3 server that is also a REST catalog."""
     with S3Server(tmp_path_factory.mktemp("s3"), table_bucket="lake") as started:
         yield started
 
@@ -95,7 +95,7 @@ def test_a_rest_catalog(s3: S3Server, s3_environment: pytest.MonkeyPatch, tmp_pa
 
 
 def await_catalog(s3: S3Server) -> None:
-    """The catalog answers a moment after the objects."""
+    """The catalog answers a moment later than the object store."""
     deadline = time.monotonic() + READY_S
     while True:
         try:
@@ -111,7 +111,7 @@ def await_catalog(s3: S3Server) -> None:
 def test_a_catalog_in_postgresql_with_files_in_an_object_store(
     postgres: PostgresServer, s3: S3Server, s3_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The keys and the password are known by reference."""
+    """The keys and the password are given by reference."""
     s3.put("files", "there", b"")
     s3_environment.setenv("PASSWORD", PASSWORD)
     s3_environment.delenv("AWS_SECRET_ACCESS_KEY")

@@ -1,4 +1,4 @@
-"""The newest micro-batch that a Kafka sink holds, on a real broker: what tells that a checkpoint has gone back."""
+"""The newest micro-batch in a Kafka sink, on a real broker, which reveals a checkpoint that has gone back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def binding(kafka: KafkaBroker) -> KafkaBinding:
 
 
 def test_the_newest_batch_is_that_of_all_sink_partitions(binding: KafkaBinding) -> None:
-    """Also of those that the job had with more tasks; not of lineages and sinks with names alike."""
+    """This includes partitions from when the job had more tasks, but no lineages and sinks with similar names."""
     lineage = uuid.uuid4().hex[:8]
     sink = KafkaSink(binding, Plain())
     assert sink.newest(lineage, "") == -1
@@ -41,7 +41,7 @@ def test_the_newest_batch_is_that_of_all_sink_partitions(binding: KafkaBinding) 
 
 
 def test_a_transaction_that_was_left_open_does_not_hide_the_batch(binding: KafkaBinding) -> None:
-    """A worker is killed when it has sent its note of the batch, before it commits."""
+    """A worker is killed after it has sent its note of the batch and before it commits."""
     lineage = uuid.uuid4().hex[:8]
     sink = KafkaSink(binding, Plain())
     Worker(sink, lineage).run(4, [b"a"])
@@ -55,11 +55,11 @@ def test_a_transaction_that_was_left_open_does_not_hide_the_batch(binding: Kafka
 
 @pytest.mark.parametrize("origin", ["false", "true"])
 def test_only_the_newest_producer_of_an_id_commits(kafka: KafkaBroker, origin: str) -> None:
-    """With the note of its batch, whether messages go in bulk or, with headers, one by one."""
+    """This includes the note of its batch, whether messages go in bulk or, with headers, one by one."""
     topic = f"heaters-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS)
     binding = bind(kafka, topic, f"?delivery=exactly-once&origin={origin}")
-    # With its end it has more bytes than the C library reserves for so long a note.
+    # With its terminator it is longer than what the C library reserves for such a note.
     note = "note \N{SNOWMAN}" * 5
     texts = [b"%d" % number for number in range(40)]
     old = TransactionalProducer(binding, topic)
@@ -78,12 +78,12 @@ def test_only_the_newest_producer_of_an_id_commits(kafka: KafkaBroker, origin: s
 
 
 def test_a_sink_that_is_at_min_once_is_not_asked(kafka: KafkaBroker) -> None:
-    """It drops nothing, and knows nothing."""
+    """It drops nothing, and has no newest batch."""
     assert KafkaSink(bind(kafka, "any"), Plain()).newest("one", "") == -1
 
 
 def test_a_broker_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the job starts, and with what is needed."""
+    """The error comes before the job starts, and says what is needed."""
     monkeypatch.setattr(kafka_groups, "ANSWER_TIMEOUT_S", 2.0)
     binding = bind(type("Nobody", (), {"bootstrap": "127.0.0.1:9"})(), "t", "?delivery=exactly-once")
     begun_s = time.monotonic()

@@ -1,6 +1,6 @@
 """The local Kafka broker: a real one that starts, keeps its data through a kill, and ends with its parent.
 
-What a kill of the broker does to a sink is shown here too, since this broker is killed anyway.
+The effects of a broker kill on a sink are tested here too, since this broker is killed anyway.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ WAIT_S = 30.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker of this module's own, since these tests kill it."""
+    """Start a separate broker, since these tests kill it."""
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as started:
         yield started
 
 
 def client(broker: KafkaBroker, **more: Any) -> dict[str, Any]:
-    """Settings that keep librdkafka's lines about lost connections out of the output."""
+    """Return settings that keep librdkafka's lines about lost connections out of the output."""
     return {"bootstrap.servers": broker.bootstrap, "log_level": 0, "error_cb": lambda _: None, **more}
 
 
@@ -46,7 +46,7 @@ def produce(broker: KafkaBroker, topic: str, values: list[bytes]) -> None:
 
 
 def consume(broker: KafkaBroker, topic: str, count: int) -> list[bytes]:
-    """The committed values, once `count` have come or the time is over."""
+    """Return the committed values, once `count` have arrived or the timeout has passed."""
     settings = {"group.id": "reader", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     consumer = Consumer(client(broker, **settings, **{"isolation.level": "read_committed"}))
     consumer.subscribe([topic])
@@ -61,7 +61,7 @@ def consume(broker: KafkaBroker, topic: str, count: int) -> list[bytes]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Return whether a process runs; zombies do not count."""
     stat = Path(f"/proc/{pid}/stat")
     with contextlib.suppress(OSError):
         return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.chaos  # two brokers; those of test_broker_restarts.py are killed under load
 def test_records_survive_a_kill_and_a_restart(broker: KafkaBroker) -> None:
-    """After kill -9 the same address serves what was acknowledged, takes more, and has once what was on its way."""
+    """After kill -9 the same address serves acknowledged records, takes more, and has in-flight records once."""
     broker.create_topic("survivors", partitions=1)
     broker.create_topic("heaters", PARTITIONS)
     address = broker.bootstrap
@@ -121,7 +121,7 @@ def test_a_committed_reader_sees_committed_transactions_only(broker: KafkaBroker
 
 
 def test_a_topic_has_the_partitions_that_were_asked_for(broker: KafkaBroker) -> None:
-    """When create_topic returns, clients see every partition; a second time is an error."""
+    """When create_topic returns, clients see every partition; creating the topic again is an error."""
     broker.create_topic("wide", partitions=3)
     topics = AdminClient(client(broker)).list_topics("wide", timeout=WAIT_S).topics
     assert len(topics["wide"].partitions) == 3
@@ -155,7 +155,7 @@ def test_the_broker_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 def test_a_temporary_folder_is_removed() -> None:
-    """A broker without a folder of its own leaves nothing."""
+    """A broker without a folder of its own leaves no files."""
     with contextlib.closing(KafkaBroker()) as broker:
         folder = broker._folder
         (folder / "data").mkdir()
@@ -163,7 +163,7 @@ def test_a_temporary_folder_is_removed() -> None:
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """A folder that is a file gives a sentence, and no process stays."""
+    """If its folder is a file, it gives a clear error, and no process stays."""
     (tmp_path / "data").write_text("in the way")
     broker = KafkaBroker(tmp_path)
     with pytest.raises(BrokerStartError, match="could not be formatted"):

@@ -1,6 +1,6 @@
-"""Kafka to Kafka under a load of megabytes a second: no output is lost, whatever is killed, and none is doubled.
+"""Kafka to Kafka at megabytes per second: whatever is killed, no output is lost, and none is doubled.
 
-A sink that is exactly once is read with `read_committed`. One that is at least once repeats outputs, the same ones.
+An exactly-once sink is read with `read_committed`. An at-least-once sink repeats outputs identically.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from topics import producer
 JOB = Path(__file__).with_name("noted_job.py")
 PARTITIONS = 3
 SENSORS = 20
-# Some 3,000 readings of 700 bytes a second: what has come while a job starts makes blocks that pass Spark in files.
+# About 3,000 readings of 700 bytes per second: the backlog of a job's start makes blocks that Spark passes in
+# files.
 ROUNDS = 15
 NOTE = "".join(random.Random(1).choices("abcdefghijklmnop", k=650))
-# A run that goes on without what was killed must commit so many more.
+# A run that continues without the killed process must commit this many more.
 MORE = 3
 
 
 class Topics:
-    """The topics of the job: readings of all sensors in turn, and what it makes of them."""
+    """The topics of the job: readings of all sensors in turn, and its output."""
 
     def __init__(self, broker: KafkaBroker, folder: Path, delivery: str) -> None:
         self._delivery = delivery
@@ -63,7 +64,7 @@ class Topics:
         )
 
     def feeding(self) -> AbstractContextManager[None]:
-        """Send readings meanwhile. What the broker has not taken while it was away it gets when it is back."""
+        """Send readings while the block runs. Messages that the broker missed while it was down are sent again."""
         return feed_steadily(self._send, 0.1)
 
     def _send(self) -> None:
@@ -73,12 +74,12 @@ class Topics:
                 self._produce(json.dumps(reading).encode(), b"%d" % sensor)
             self._numbers += 1
         self._producer.poll(0)
-        # A folder may go while it is looked at.
+        # A folder may disappear while it is examined.
         with suppress(FileNotFoundError):
             self.had_files = self.had_files or any(self._folder.glob("run-*/spark/*/*/bodies-*/*"))
 
     def _produce(self, value: bytes, key: bytes) -> None:
-        """Send a message, if need be once there is room in the queue."""
+        """Send a message, waiting for room in the queue if needed."""
         while True:
             try:
                 self._producer.produce(self._names["readings"], value, key)
@@ -87,7 +88,7 @@ class Topics:
                 self._producer.poll(0.1)
 
     def assert_each_in_order(self) -> None:
-        """A reader finds the counts of a plain fold, with the readings they are of."""
+        """Check that a reader finds the expected counts, with their readings."""
         assert self._producer.flush(60) == 0
         counts = dict.fromkeys(range(SENSORS), 0)
         for value in self._committed():
@@ -122,7 +123,7 @@ class Topics:
 
 
 def strike(victim: str, job: JobProcess, broker: KafkaBroker, folder: Path) -> None:
-    """Kill something; a run that does not end with a sentence continues."""
+    """Kill a victim; a run that does not end with an error continues."""
     before = newest_commit(folder)
     if victim == "broker":
         interrupt_briefly(broker)
@@ -147,7 +148,7 @@ def strike(victim: str, job: JobProcess, broker: KafkaBroker, folder: Path) -> N
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_kills_of_a_loaded_job_and_its_broker(tmp_path: Path, delivery: str, interval_ms: int) -> None:
-    """Twenty in each mode; a run that can do without what was killed continues, and is killed then."""
+    """Twenty kills in each mode; a run that survives the kill of a part continues, and is killed again."""
     seed = (32 if interval_ms else 31) + (0 if delivery == "exactly-once" else 2)
     chance = random.Random(seed)
     does = f"writes {delivery.replace('-', ' ')} in {'real time' if interval_ms else 'micro-batches'}"

@@ -1,4 +1,4 @@
-"""The Kafka sink on a real broker: every record once, whoever crashes or comes back from the dead."""
+"""The Kafka sink on a real broker: every record once, despite crashes and zombies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def topic(kafka: KafkaBroker) -> str:
 
 @pytest.fixture
 def workers(kafka: KafkaBroker, topic: str) -> list[Worker]:
-    """Three workers of one job with exactly-once delivery."""
+    """Return three workers of one job with exactly-once delivery."""
     sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
     assert sink.exactly_once
     lineage = uuid.uuid4().hex[:8]
@@ -59,7 +59,9 @@ def workers(kafka: KafkaBroker, topic: str) -> list[Worker]:
 def test_records_arrive_in_order_in_the_partition_that_java_would_choose(
     kafka: KafkaBroker, topic: str, delivery: str
 ) -> None:
-    """Keys are kept, records of a key keep their order, and other producers' records of it are beside them."""
+    """Keys are kept, records of a key keep their order, and share the partition with other producers' records
+    of it.
+    """
     sink = KafkaSink(bind(kafka, topic, f"?delivery={delivery}"), Plain())
     sink.prepare("order", "")
     worker = Worker(sink, "order")
@@ -73,7 +75,7 @@ def test_records_arrive_in_order_in_the_partition_that_java_would_choose(
 
 
 def test_records_without_keys_and_empty_values_arrive(kafka: KafkaBroker, topic: str) -> None:
-    """A record without a key goes anywhere; an empty message is not a missing one."""
+    """A record without a key may go to any partition; an empty message is not a null."""
     sink = KafkaSink(bind(kafka, topic), Plain())
     task = sink.task(TaskContext(0, 0, 0, "none"), TEXT)
     batch = pa.RecordBatch.from_arrays([pa.array([b"", b"x"], pa.binary())], schema=TEXT.schema)
@@ -85,7 +87,7 @@ def test_records_without_keys_and_empty_values_arrive(kafka: KafkaBroker, topic:
 
 
 def test_a_replayed_batch_is_skipped(kafka: KafkaBroker, topic: str, workers: list[Worker]) -> None:
-    """Whether the same worker or another runs the batch again, its records are there once."""
+    """Whether the same worker or another repeats the batch, its records are there once."""
     workers[0].run(0, [b"a"])
     workers[0].run(0, [b"a"])
     workers[1].run(0, [b"a"])
@@ -96,7 +98,7 @@ def test_a_replayed_batch_is_skipped(kafka: KafkaBroker, topic: str, workers: li
 
 
 def test_partitions_of_a_batch_are_independent(kafka: KafkaBroker, topic: str, workers: list[Worker]) -> None:
-    """A batch that failed after one of its partitions was committed writes only the other one again."""
+    """If a batch failed after the commit of one partition, only the other one is written again."""
     workers[0].run(0, [b"a"], partition=0)
     open_task = workers[0].start(0, [b"b"], partition=1)
     workers[0].send(open_task)
@@ -123,7 +125,7 @@ def test_an_aborted_task_does_not_hold_up_consumers(
 def test_a_task_that_is_aborted_leaves_alone_what_another_commits(
     kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In real time the next interval may fail while the one before commits, with the same producer."""
+    """In real time the next interval may fail while the previous one commits, with the same producer."""
     sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
     lineage = uuid.uuid4().hex[:8]
     sink.prepare(lineage, "")
@@ -144,7 +146,7 @@ def test_a_task_that_is_aborted_leaves_alone_what_another_commits(
 def test_a_task_forgotten_by_its_worker_leaves_nothing(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
-    """A transaction that an earlier task of the same worker left open is not mixed into the next."""
+    """A transaction left open by an earlier task of the worker is not mixed into the next one."""
     workers[0].send(workers[0].start(0, [b"left"]))
     workers[0].run(0, [b"a"])
     assert values(kafka, topic) == [b"a"]
@@ -153,7 +155,7 @@ def test_a_task_forgotten_by_its_worker_leaves_nothing(
 def test_a_zombie_behind_the_commit_writes_nothing(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
-    """An old attempt that wakes up when its batch is committed, or long past, finds that out."""
+    """An old attempt that resumes after its batch is committed, however late, detects that."""
     for later in range(2):
         zombie = workers[0].send(workers[0].start(2 * later, [b"batch %d" % (2 * later)]))
         workers[1].run(2 * later, [b"batch %d" % (2 * later)])
@@ -167,7 +169,7 @@ def test_a_zombie_behind_the_commit_writes_nothing(
 def test_a_zombie_before_the_commit_and_its_successor_write_once(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
-    """Of two attempts at the same time the first to commit wins, also when it is the older one."""
+    """Of two concurrent attempts the first to commit wins, even if it is the older one."""
     zombie = workers[0].send(workers[0].start(0, [b"a", b"b"]))
     successor = workers[1].send(workers[1].start(0, [b"a", b"b"]))
     zombie()
@@ -178,7 +180,7 @@ def test_a_zombie_before_the_commit_and_its_successor_write_once(
 
 
 def test_partitions_may_move_between_workers(kafka: KafkaBroker, topic: str, workers: list[Worker]) -> None:
-    """Spark gives a partition to any worker; kept producers that were fenced since are replaced."""
+    """Spark may assign a partition to any worker; cached producers that were fenced since are replaced."""
     sent = []
     for batch_id in range(9):
         sent.append(b"%d" % batch_id)
@@ -206,7 +208,7 @@ CRASH = """
 
 @pytest.mark.parametrize("commit", [False, True])
 def test_a_killed_worker_leaves_each_record_once(kafka: KafkaBroker, topic: str, commit: bool) -> None:
-    """Kill -9 before or right behind the commit: what the replay writes makes the topic complete, and no more."""
+    """Kill -9 just before or after the commit: after the replay the topic is complete, without duplicates."""
     uri = f"kafka://{kafka.bootstrap}/{topic}?delivery=exactly-once"
     fields = {"tests": str(Path(__file__).parent), "uri": uri, "lineage": topic, "commit": commit}
     script = textwrap.dedent(CRASH.format(**fields))
@@ -222,7 +224,7 @@ def test_a_killed_worker_leaves_each_record_once(kafka: KafkaBroker, topic: str,
 def test_nothing_is_sent_while_a_task_still_emits(
     kafka: KafkaBroker, topic: str, workers: list[Worker]
 ) -> None:
-    """However much it has emitted: the broker would end a transaction that stays open meanwhile."""
+    """This holds however much it has emitted: the broker would expire a transaction that stays open meanwhile."""
     task = workers[0].start(0, [b"%02d" % i + bytes(800_000) for i in range(24)])
     assert not len(values(kafka, topic, "read_uncommitted"))
     workers[0].finish(task)
@@ -230,9 +232,9 @@ def test_nothing_is_sent_while_a_task_still_emits(
 
 
 def test_a_task_may_emit_for_longer_than_a_transaction_may_last(kafka: KafkaBroker, topic: str) -> None:
-    """Several times as long as `transaction.timeout.ms`: the batch is committed, with each record once.
+    """Emitting takes several times `transaction.timeout.ms`; the batch is committed, with each record once.
 
-    The broker looks once a second for transactions that are older than they may be.
+    The broker looks once a second for expired transactions.
     """
     sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once&transaction.timeout.ms=1000"), Plain())
     worker = Worker(sink, topic)
@@ -248,7 +250,7 @@ def test_a_task_may_emit_for_longer_than_a_transaction_may_last(kafka: KafkaBrok
 
 
 def test_an_empty_partition_opens_no_transaction(kafka: KafkaBroker, topic: str) -> None:
-    """A task without records costs nothing, not even a connection."""
+    """A task without records does not even open a connection."""
     sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
     worker = Worker(sink, "empty")
     worker.run(0, [])
@@ -256,7 +258,7 @@ def test_an_empty_partition_opens_no_transaction(kafka: KafkaBroker, topic: str)
 
 
 def test_a_new_lineage_begins_at_its_own_batch_0(kafka: KafkaBroker, topic: str) -> None:
-    """Batches of another checkpoint have nothing to do with this one's."""
+    """Batches of another checkpoint have no effect on this one's."""
     sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
     for lineage in ("old", "new"):
         Worker(sink, f"{topic}-{lineage}").run(0, [lineage.encode()])
@@ -266,8 +268,8 @@ def test_a_new_lineage_begins_at_its_own_batch_0(kafka: KafkaBroker, topic: str)
 def test_what_cannot_be_reached_is_said_before_the_start(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing topic, a missing broker and a wrong setting are each one sentence, for sources and sinks."""
-    # A broker that is not there is waited for as long as one that does not answer.
+    """A missing topic, a missing broker and a wrong setting each give one clear message, for sources and sinks."""
+    # An unreachable broker is waited for as long as an unresponsive one.
     monkeypatch.setattr(kafka_source, "check_topic", functools.partial(check_topic, timeout_s=2.0))
     missing = f"kafka://{kafka.bootstrap}/no-such-topic"
     with pytest.raises(BindingError, match=r"'heaters'.*'no-such-topic' does not exist.*create_topic=true"):
@@ -291,7 +293,7 @@ def parse_kafka(stream: str, uri: str, role: Any) -> KafkaBinding:
 
 
 def test_a_topic_is_created_when_the_binding_says_so(kafka: KafkaBroker) -> None:
-    """`create_topic=true` works for sources and sinks, and does not mind a topic that is there."""
+    """`create_topic=true` works for sources and sinks, and accepts an existing topic."""
     for role in ("data", "control", "sink"):
         uri = f"kafka://{kafka.bootstrap}/made-{role}?create_topic=true"
         for _ in range(2):
@@ -304,7 +306,7 @@ def test_a_topic_is_created_when_the_binding_says_so(kafka: KafkaBroker) -> None
 
 
 def limited(kafka: KafkaBroker, max_bytes: int) -> str:
-    """A topic that takes messages up to so many bytes."""
+    """Return a topic with a maximum message size in bytes."""
     name = f"limited-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(name, PARTITIONS, {"max.message.bytes": str(max_bytes)})
     return name
@@ -328,7 +330,7 @@ def prepared(kafka: KafkaBroker, topic: str, delivery: str, more: str = "") -> K
 def test_the_largest_message_is_written_and_one_byte_more_is_rejected(
     kafka: KafkaBroker, delivery: str, max_bytes: int
 ) -> None:
-    """Whatever its topic takes: to the byte, as the broker counts, so that the broker refuses nothing."""
+    """The limit is exact, as the broker counts bytes, so the broker never refuses a message."""
     topic = limited(kafka, max_bytes)
     sink = prepared(kafka, topic, delivery)
     worker = Worker(sink, topic)
@@ -352,7 +354,7 @@ def oversized_by(length: int, max_bytes: int) -> bool:
 
 
 def test_the_producer_s_own_limit_counts_when_the_uri_has_one(kafka: KafkaBroker, topic: str) -> None:
-    """The reason names the setting that has to be raised."""
+    """The reason names the setting to raise."""
     worker = Worker(prepared(kafka, topic, "at-least-once", "&message.max.bytes=5000"), topic)
     task: Any = worker.start(0, [bytes(5000)])
     (found,) = task.rejections()
@@ -360,7 +362,7 @@ def test_the_producer_s_own_limit_counts_when_the_uri_has_one(kafka: KafkaBroker
 
 
 def test_a_replay_leaves_out_what_the_committed_batch_left_out(kafka: KafkaBroker) -> None:
-    """Though the topic takes it by now: the record is a dead letter, and not both that and a message."""
+    """Even if the topic accepts the record by then, it stays a dead letter and is not also a message."""
     topic = limited(kafka, 2_000)
     for max_bytes, batch_id, rejected in ((2_000, 0, 1), (9_000, 0, 1), (9_000, 1, 0)):
         raise_limit(kafka, topic, max_bytes)
@@ -374,7 +376,7 @@ def test_a_replay_leaves_out_what_the_committed_batch_left_out(kafka: KafkaBroke
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_a_record_without_a_key_is_rejected_for_a_compacted_topic(kafka: KafkaBroker, delivery: str) -> None:
-    """Its brokers refuse all that is sent with it, for ever."""
+    """The broker would refuse everything sent with it, every time."""
     topic = f"compacted-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS, {"cleanup.policy": "compact"})
     task: Any = prepared(kafka, topic, delivery).task(TaskContext(0, 0, 0, topic), TEXT)

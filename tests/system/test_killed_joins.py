@@ -1,6 +1,7 @@
-"""Joins under fire: a SQL job that is killed, stopped and rescaled, against joins of plain rows.
+"""Joins under attack: a SQL job is killed, stopped and rescaled, and compared with joins of plain rows.
 
-tests/unit/joins has crashes, restarts and rescales of each kind of join in one process, with random schedules.
+tests/unit/joins has crashes, restarts and rescales of each kind of join in one process, with random
+schedules.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Record = dict[str, Any]
 
 
 class Shop:
-    """Orders and payments without an end, of which none is late. What joins them is computed from all of them."""
+    """An endless supply of orders and payments, none late. The expected joins are computed from all of them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,7 +45,7 @@ class Shop:
             (folder / name).mkdir()
 
     def send(self) -> None:
-        """Write a file of each stream; its records come in another order than they happened."""
+        """Send a file to each stream; its records are not in event-time order."""
         for stream in STREAMS:
             begun_ms = self._files * 6_000
             records: list[Record] = []
@@ -56,7 +57,7 @@ class Shop:
         self._files += 1
 
     def end(self) -> None:
-        """A record of each stream that moves the watermark behind all others."""
+        """Send a record to each stream that moves the watermark past all others."""
         for stream in STREAMS:
             far = {"id": len(self.sent[stream]), "item": "z", "at": self._files * 6_000 + 10_000_000}
             self._write(stream, [far])
@@ -67,7 +68,7 @@ class Shop:
         write_file(self._folder / stream, f"{self._files:06}.jsonl", found)
 
     def expected(self) -> dict[str, Counter[tuple[int | None, int | None]]]:
-        """The rows of each sink."""
+        """Return the expected rows of each sink."""
         found: dict[str, Counter[tuple[int | None, int | None]]] = {name: Counter() for name in SINKS}
         joined = set()
         for order in self.sent["orders"]:
@@ -84,7 +85,7 @@ class Shop:
 
 
 class Victim:
-    """The job, started again and again on one checkpoint."""
+    """The job, restarted again and again on one checkpoint."""
 
     def __init__(self, folder: Path, shop: Shop) -> None:
         self._folder = folder
@@ -98,7 +99,7 @@ class Victim:
 
     @contextmanager
     def running(self) -> Iterator[JobProcess]:
-        """A run that has committed a micro-batch."""
+        """Start a run, and wait until it has committed a micro-batch."""
         with JobProcess(run_arguments(JOB, self._settings), self._folder) as job:
             self._await_batch(job)
             time.sleep(self._random.uniform(0, 2))
@@ -126,7 +127,7 @@ class Victim:
             await_true(lambda: job.workers() or not job.running, lambda: f"no worker: {job.family()}")
             kill(self._random.choice(sorted(job.workers())), signal.SIGKILL)
             time.sleep(self._random.uniform(0, 4))
-            # It goes on, or ends with a sentence; a killed driver is another matter.
+            # The run continues, or ends with an error; a killed driver is different.
             job.signal(signal.SIGKILL)
             job.wait()
 
@@ -151,7 +152,7 @@ class Victim:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_joins_survive_kills_and_rescales(tmp_path: Path) -> None:
-    """Each row of each join is written once, and is that of plain rows."""
+    """Each row of each join is written once, and equals that of the join of plain rows."""
     shop = Shop(tmp_path)
     victim = Victim(tmp_path, shop)
     actions = {
@@ -166,13 +167,13 @@ def test_joins_survive_kills_and_rescales(tmp_path: Path) -> None:
         for name, rows in shop.expected().items():
             far = {len(shop.sent[stream]) - 1 for stream in STREAMS}
             found = Counter((one["id"], one["payment"]) for one in read_folder(tmp_path / name))
-            # The last records end the time of all others, and may be in their own last window.
+            # The last records end event time for all others, and may remain in their own last window.
             assert {row: n for row, n in (found - rows).items() if not far & {*row}} == {}, name
             assert {row: n for row, n in (rows - found).items() if not far & {*row}} == {}, name
 
 
 def fire(actions: dict[str, Any], injected: Injected, rounds: int) -> None:
-    """Do each of some things several times, in a random order."""
+    """Do each of some actions several times, in random order."""
     wanted = list(actions) * rounds
     random.Random(SEED).shuffle(wanted)
     for name in wanted:

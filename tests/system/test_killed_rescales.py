@@ -1,4 +1,4 @@
-"""Rescaling a managed job while its runs are killed, as for want of memory: it continues, and nothing is lost."""
+"""Rescaling a managed job while its runs are killed, as by the out-of-memory killer: it continues without loss."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from penstock.server.service.job_resources import Operation
 
 SEED = 5
 PATIENCE_S = 300.0
-# What a rescaling makes, in that order: a note of the attempt, the state as a snapshot, the seed, the decision.
+# The products of a rescaling, in order: a note of the attempt, the state as a snapshot, the seed, the
+# decision.
 STATIONS = ("rescale-attempts.json", "rescaling", "seed.next", "rescaling.json")
 
 
 class Rescales:
-    """A job that is rescaled again and again, and killed within that."""
+    """A job that is rescaled repeatedly, and killed meanwhile."""
 
     def __init__(self, managed: Managed, injected: Injected) -> None:
         self._managed = managed
@@ -32,14 +33,14 @@ class Rescales:
         self._job = managed.submit()
         self._tasks = 2
         managed.until(self._job, JobStatus.RUNNING, PATIENCE_S)
-        # Without state there is nothing to be killed in.
+        # Without state there is no stage in which to kill it.
         managed.send()
         managed.await_tallies(PATIENCE_S)
 
     def rescale(self, stations: list[str]) -> None:
-        """Ask for other tasks; each run that comes to one of the stations is killed there, one station after another.
+        """Request another number of tasks; kill a run at each of the stages, one after the other.
 
-        With one kill, or none, the job has the other tasks in the end. With more, it may continue as it was.
+        After at most one kill the rescaling succeeds. After more, the job may continue unscaled.
         """
         managed = self._managed
         managed.send()
@@ -65,12 +66,12 @@ class Rescales:
         assert not left & {*STATIONS}, left
 
     def _kill_at(self, operation: str, station: str) -> bool:
-        """Kill the run when it comes to a station; whether that was so before the operation had ended."""
+        """Kill the run when it reaches a stage; return whether that was before the end of the operation."""
         path = self._managed.service.checkpoint(self._job) / station
         deadline = time.monotonic() + PATIENCE_S
         while self._managed.service.operation(operation).state in ("PENDING", "RUNNING"):
             assert time.monotonic() < deadline, self._managed.log()
-            # What a run before has left is there until the next one looks.
+            # Remains of an earlier run stay until the next one looks.
             if path.exists() and self._is_new(path):
                 time.sleep(self._chance.uniform(0, 0.3))
                 self._injected.add(f"kill -9 within a rescaling, at {station}")
@@ -102,9 +103,9 @@ class Rescales:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_rescales_whose_runs_are_killed(tmp_path: Path) -> None:
-    """At each station once, then twice in one rescaling, then in none.
+    """One kill at each stage, then two in one rescaling, then none.
 
-    unit/jobs/test_rescaling.py and test_rescale_attempts.py have each moment without processes.
+    unit/jobs/test_rescaling.py and test_rescale_attempts.py cover each moment without processes.
     """
     managed = Managed(tmp_path)
     try:

@@ -1,9 +1,9 @@
-"""Kill -9 while a version of a model hangs or fills the memory: no record is lost, doubled or scored by it.
+"""Kill -9 while a version of a model hangs or fills memory: no record is lost, doubled or scored by it.
 
-The version answers for most payments, and hangs for some, so it serves until the first of these. Then the driver or a
-worker is killed: while the call hangs, when the suspension is on disk, or while the query starts again. Whoever was
-killed, the version before scores the payments from that micro-batch on in the slots that were hit, and in the end the
-hanging version is rolled back once.
+The version works for most payments and hangs for some, so it serves until the first of these. Then the driver
+or a worker is killed: during the hanging call, after the suspension is on disk, or while the query restarts.
+Whoever is killed, the previous version scores the payments from that micro-batch on in the affected slots,
+and in the end the hanging version is rolled back once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOMENTS: tuple[Moment, ...] = ("the call hangs", "the suspension is on disk", "t
 
 
 class Payments:
-    """The job in a folder, as processes that come and go."""
+    """The job in a folder, run by successive processes."""
 
     def __init__(self, folder: Path, *, in_real_time: bool) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Payments:
         return JobProcess(self.arguments, self.folder)
 
     def pay(self, amount: float) -> None:
-        """One payment of each card."""
+        """Send one payment of each card."""
         rows = [{"number": len(self.paid) + card, "card": card, "amount": amount} for card in range(CARDS)]
         name = f"{len(self.paid):06}.jsonl"
         self.paid += [amount] * CARDS
@@ -76,7 +76,7 @@ class Payments:
     def await_true(self, condition: Callable[[], Any]) -> None:
         def is_done() -> bool:
             if not self.run.running:
-                # Without a worker a micro-batch fails, and so the run; a supervisor starts it again.
+                # Losing a worker fails the micro-batch and so the run; a supervisor restarts it.
                 assert self.may_fail > 0, self.run.err[-3000:]
                 self.may_fail -= 1
                 self.run = self.start()
@@ -85,7 +85,7 @@ class Payments:
         await_true(is_done, lambda: f"{Counter(map(str, self.statuses()))} {self.run.err[-3000:]}")
 
     def statuses(self) -> list[tuple[str, str, str]]:
-        """Kind, status and sender of each receipt."""
+        """Return kind, status and sender of each receipt."""
         if not self.checkpoint.exists():
             return []
         return [
@@ -120,21 +120,21 @@ class Payments:
         self.command("promote", version)
 
     def await_roll_backs(self, count: int) -> None:
-        """Wait until so many versions were rolled back after a suspension."""
+        """Wait until this many versions were rolled back after a suspension."""
         applied = ("roll-back-model", "APPLIED", "policy")
         self.await_true(lambda: Counter(self.statuses())[applied] >= count)
 
     def suspensions(self, version: str) -> list[Path]:
-        """The files that suspend a version."""
+        """Return the files that suspend a version."""
         return sorted((self.checkpoint / "models" / "suspended").rglob(f"{version}-*.json"))
 
 
 def strike(
     job: Payments, version: str, moment: Moment, victim: str, draw: random.Random, injected: Injected
 ) -> None:
-    """Wait for a moment in which the version hangs, and kill."""
+    """Wait until the version hangs, and kill."""
     if moment == "the call hangs":
-        # The micro-batch with the payments is planned, and the timeout of 3 s has not passed.
+        # The micro-batch of the payments is planned, and the timeout of 3 s has not passed.
         time.sleep(1.0 + draw.random())
     else:
         job.await_true(lambda: job.suspensions(version))
@@ -142,7 +142,7 @@ def strike(
             time.sleep(draw.random() * 3)
     injected.add(f"kill -9 of a {victim} when {moment}")
     if victim == "driver":
-        # A supervisor kills the whole group.
+        # A supervisor kills the whole process group.
         for pid in [job.run.process.pid, *job.run.family()]:
             kill(pid, signal.SIGKILL)
         job.run.process.wait()
@@ -202,7 +202,7 @@ def check_life(
 @pytest.mark.parametrize("in_real_time", [False, True], ids=["batches", "real time"])
 @pytest.mark.parametrize("factor", [HANGS, -HANGS], ids=["hangs", "fills the memory"])
 def test_kills_while_a_version_is_suspended(factor: float, in_real_time: bool, tmp_path: Path) -> None:
-    """Of the driver and of workers, at each moment of a suspension."""
+    """The driver and workers are killed, at each moment of a suspension."""
     strikes = [(moment, victim) for moment in MOMENTS for victim in ("driver", "worker")]
     seed = 1 + 2 * in_real_time + (factor > 0)
     with noting("suspended models", "-k kills_while_a_version_is_suspended", str(seed)) as injected:

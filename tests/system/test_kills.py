@@ -1,8 +1,9 @@
-"""Kill -9 at random moments: per sensor, the commands that come out are exactly those of a fold in plain Python.
+"""Kill -9 at random moments: each sensor's commands equal those of a model in plain Python.
 
-Each run has rooms of two sorts (rooms.py). For steady rooms the expected commands do not depend on which readings and
-settings share a micro-batch, so they are known beforehand. For lively rooms they do; there the fold follows the cuts,
-which Spark's offset log has fixed before the work on a micro-batch began, so that no kill may change them.
+Each run has two kinds of rooms (rooms.py). For steady rooms the expected commands do not depend on which
+readings and settings share a micro-batch, so they are known beforehand. For lively rooms they do; there the
+model follows the cuts that Spark's offset log fixed before the micro-batch ran, so kills must not change
+them.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ _NAMES: dict[Victim, str] = {
 
 
 class Input(Protocol):
-    """What one stream of the job comes from."""
+    """The input of one stream of the job."""
 
     uri: str
 
     def send(self, records: Sequence[Record]) -> None:
-        """Give records to the job."""
+        """Send records to the job."""
 
     def sent(self, start: Any, end: Any) -> list[Record]:
-        """The records between two ends of cuts; `start` None is the beginning, `end` None takes all."""
+        """Return the records between two ends of cuts; `start` None is the beginning, `end` None takes all."""
 
 
 class Topic:
-    """A topic, by key; the end in a cut is an offset for each partition."""
+    """A keyed topic; the end in a cut is an offset for each partition."""
 
     def __init__(self, kafka: KafkaBroker, name: str, partitions: int) -> None:
         self._bootstrap = kafka.bootstrap
@@ -83,7 +84,7 @@ class Topic:
         ]
 
     def committed(self, at_least: int = 0) -> list[Message]:
-        """What a read_committed consumer sees."""
+        """Return what a read_committed consumer sees."""
         return read_topic(self._bootstrap, self._name, at_least)
 
 
@@ -105,7 +106,7 @@ class Folder:
 
 
 class Pipes:
-    """One of the streams comes from a topic, the other from a folder. What the job gives goes to both."""
+    """One stream comes from a topic, the other from a folder. The output goes to both."""
 
     def __init__(self, kafka: KafkaBroker, root: Path, in_topic: str) -> None:
         self.inputs: dict[str, Input] = {
@@ -115,7 +116,7 @@ class Pipes:
         self._protocol = Folder(root / "protocol")
 
     def bindings(self) -> dict[str, str]:
-        """The URI of each stream."""
+        """Return the URI of each stream."""
         uris = {name: found.uri for name, found in self.inputs.items()}
         if uris["readings"].startswith("kafka:"):
             uris["readings"] += "?start=earliest"
@@ -123,7 +124,7 @@ class Pipes:
         return {**uris, "heaters": heaters, "protocol": self._protocol.uri}
 
     def received(self, at_least: int) -> dict[str, list[Record]]:
-        """The commands that the job gave, in order for each sensor, by where they are."""
+        """Return the commands by sink, in order for each sensor."""
         messages = self._heaters.committed(at_least)
         heaters = [json.loads(message.value or b"") for message in messages]
         assert [message.key for message in messages] == [str(r["sensor_id"]).encode() for r in heaters]
@@ -131,7 +132,9 @@ class Pipes:
 
 
 class Feeder(threading.Thread):
-    """Sends readings and settings until it is stopped, and notes the cuts; the checkpoint keeps only the newest."""
+    """Sends readings and settings until it is stopped, and records the cuts, of which the checkpoint keeps
+    only the newest.
+    """
 
     def __init__(self, pipes: Pipes, rooms: Rooms, checkpoint: Path) -> None:
         super().__init__(daemon=True)
@@ -162,19 +165,19 @@ class Feeder(threading.Thread):
             self._failed = e
 
     def note_cuts(self) -> None:
-        """Read the cuts that are new. A micro-batch that was planned only is planned anew after a stop."""
+        """Read the new cuts. A micro-batch that was only planned is planned anew after a stop."""
         for batch_id in numbered(self._checkpoint / "commits") - self.cuts.keys():
             with contextlib.suppress(FileNotFoundError):
                 self.cuts[batch_id] = read_cut(self._checkpoint, batch_id)
 
 
 def numbered(folder: Path) -> set[int]:
-    """The batches that a log of the checkpoint has."""
+    """Return the batches that a log of the checkpoint has."""
     return {int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()}
 
 
 class Run:
-    """The job under fire: started again and again on one checkpoint."""
+    """The job under attack: restarted again and again on one checkpoint."""
 
     def __init__(self, pipes: Pipes, folder: Path, seed: int, interval_ms: int) -> None:
         self._folder = folder
@@ -193,7 +196,7 @@ class Run:
             if victim == "driver":
                 job.signal(signal.SIGKILL)
                 job.wait()
-                # The next run starts now, while the JVM of this one may still be at work.
+                # The next run starts now, while the JVM of this one may still be running.
                 self.ended.append(job)
                 stack.pop_all()
             else:
@@ -224,7 +227,7 @@ class Run:
         kill(self._random.choice(sorted(found)), signal.SIGKILL)
 
     def _check_end(self, job: JobProcess, victim: Victim) -> None:
-        """The job ends with a sentence, or, when it can do without what was killed, continues and is stopped."""
+        """Check that the job ends with an error, or that it survives the kill, in which case it is stopped."""
         before = max(numbered(self.checkpoint / "commits"), default=-1)
         await_true(
             lambda: not job.running or max(numbered(self.checkpoint / "commits"), default=-1) > before + 3,
@@ -242,7 +245,7 @@ class Run:
         job.await_end_of_family()
 
     def finish(self, session: SparkSession) -> RunSummary:
-        """Run to the end of the input; nothing that was started before may be left."""
+        """Run to the end of the input; no earlier process may be left."""
         with JobInSession(session, JOB, dataclasses.replace(self._settings, bounded=True)) as job:
             summary = job.wait()
         for process in self.ended:
@@ -276,7 +279,7 @@ def survive(
 
 
 def check(pipes: Pipes, cuts: dict[int, Cut], summary: RunSummary) -> None:
-    """Nothing is missing, doubled or out of order, for rooms of either sort, in either sink."""
+    """Check that nothing is missing, doubled or out of order, for both kinds of rooms, in both sinks."""
     assert sorted(cuts) == list(range(len(cuts))), "every cut was noted"
     settings, readings = pipes.inputs["settings"].sent(None, None), pipes.inputs["readings"].sent(None, None)
     by_cuts = fold(batches(pipes, [cuts[batch_id] for batch_id in sorted(cuts)]))
@@ -294,7 +297,9 @@ def check(pipes: Pipes, cuts: dict[int, Cut], summary: RunSummary) -> None:
 
 
 def check_in_real_time(pipes: Pipes, summary: RunSummary) -> None:
-    """As above; where settings and readings meet within an interval, only that a heater is never switched on twice."""
+    """The same; where settings and readings meet within an interval, check only that a heater is never
+    switched on twice.
+    """
     settings, readings = pipes.inputs["settings"].sent(None, None), pipes.inputs["readings"].sent(None, None)
     expected = fold([(settings, readings)])
     count = sum(len(expected[sensor]) for sensor in Rooms.STEADY)
@@ -315,10 +320,10 @@ def check_in_real_time(pipes: Pipes, summary: RunSummary) -> None:
 
 
 def batches(pipes: Pipes, cuts: Sequence[Cut]) -> Iterable[tuple[list[Record], list[Record]]]:
-    """The settings and readings of each micro-batch."""
+    """Return the settings and readings of each micro-batch."""
     ends: dict[str, Any] = dict.fromkeys(STREAMS)
     for cut in cuts:
-        # A stream that has had nothing yet has no end.
+        # A stream without any input yet has no end.
         parts = {
             name: found.sent(ends[name], cut.ends[name])
             for name, found in pipes.inputs.items()
@@ -333,22 +338,22 @@ def batches(pipes: Pipes, cuts: Sequence[Cut]) -> Iterable[tuple[list[Record], l
 def test_kills(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
     """The JVM is killed: a topic and a folder have each command once, in order.
 
-    test_origin_kills.py has a kill of a worker; `make chaos` has all victims in both modes.
+    test_origin_kills.py kills a worker; `make chaos` covers all victims in both modes.
     """
     survive(Pipes(kafka, tmp_path, "readings"), tmp_path, spark, seed=2, victims=["jvm"])
 
 
 def test_kills_in_real_time(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
-    """The driver is killed while tasks stay for a second: what was not committed is done again once.
+    """The driver is killed while tasks run for a second: uncommitted work is repeated once.
 
-    Settings come by the topic, which test_kills has for readings; `make chaos` has both ways of both.
+    Settings come from the topic, which test_kills uses for readings; `make chaos` covers both combinations.
     """
     pipes = Pipes(kafka, tmp_path, "settings")
     survive(pipes, tmp_path, spark, seed=5, victims=["driver"], interval_ms=1000)
 
 
 def many(seed: int, count: int = 32) -> list[Victim]:
-    """Many victims in a random order, of each kind the same number."""
+    """Return many victims in random order, with the same number of each kind."""
     victims = [VICTIMS[i % len(VICTIMS)] for i in range(count)]
     random.Random(seed).shuffle(victims)
     return victims
@@ -360,7 +365,7 @@ def many(seed: int, count: int = 32) -> list[Victim]:
 def test_many_kills(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, in_topic: str, seed: int
 ) -> None:
-    """As above, with more than 30 kills."""
+    """The same with more than 30 kills."""
     with noting("kills of jobs", f'-k "test_many_kills and {in_topic}"', str(seed)) as injected:
         survive(Pipes(kafka, tmp_path, in_topic), tmp_path, spark, seed, many(seed), injected)
 
@@ -371,7 +376,7 @@ def test_many_kills(
 def test_many_kills_in_real_time(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, in_topic: str, seed: int
 ) -> None:
-    """As above, with 100 kills for each."""
+    """The same with 100 kills for each."""
     arguments = f'-k "test_many_kills_in_real_time and {in_topic}"'
     with noting("kills of jobs in real time", arguments, str(seed)) as injected:
         pipes = Pipes(kafka, tmp_path, in_topic)

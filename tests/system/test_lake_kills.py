@@ -1,4 +1,4 @@
-"""Jobs that write to a table of a lake: each output is there once, whichever process is killed."""
+"""Jobs that write to a lake table: each output is there once, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from reliability import noting
 from sink_kills import BUSY_S, await_progress, finish, kill_process
 
 NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
-# How often each is killed.
+# The number of kills of each.
 VICTIMS = {"driver": 7, "JVM": 7, "worker": 6}
 
 
-# One lake is written and the other is read here; `make chaos` has both ways of both.
+# Here one lake is written and the other is read; `make chaos` covers both directions of both.
 @pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.chaos)])
 def test_a_job_writes_each_output_once_in_both_modes(tmp_path: Path, spark: SparkSession, lake: str) -> None:
-    """It continues from the checkpoint, in real time after micro-batches, while the table is compacted."""
+    """It continues from its checkpoint, in real time after micro-batches, while the table is compacted."""
     feed = Feed(tmp_path, lake)
     for interval_ms in (0, 1000):
         feed.write()
@@ -56,7 +56,7 @@ def test_a_job_reads_what_is_added_to_a_table_once_in_both_modes(
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("lake", LAKES)
 def test_kills_of_a_job_that_reads_a_lake(tmp_path: Path, lake: str, interval_ms: int) -> None:
-    """Drivers and workers, while the table grows; each of its rows must have counted once."""
+    """Drivers and workers are killed, while the table grows; each of its rows must have counted once."""
     seed = 10 if interval_ms else 9
     chance = random.Random(f"{seed} {lake}")
     feed = LakeFeed(tmp_path, lake)
@@ -85,7 +85,7 @@ def test_kills_of_a_job_that_reads_a_lake(tmp_path: Path, lake: str, interval_ms
 def test_kills_of_a_job_that_writes_to_a_lake(
     tmp_path: Path, lake: str, victim: str, interval_ms: int
 ) -> None:
-    """Twenty in each mode, under load; each output must be in the table once."""
+    """Twenty kills in each mode, under load; each output must be in the table once."""
     seed = 8 if interval_ms else 7
     chance = random.Random(f"{seed} {victim}")
     feed = Feed(tmp_path, lake)

@@ -1,4 +1,4 @@
-"""Jobs that upsert into a table of a lake: each version of it has what a fold had once, whatever is killed."""
+"""Jobs that upsert into a lake table: each table version is one that the model had, whatever is killed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from penstock.jobs.settings import RunSettings
 from penstock.lakes.iceberg_catalog import open_existing_table
 
 JOB = Path(__file__).parent / "changing_hits.sql"
-# How often each is killed.
+# The number of kills of each.
 VICTIMS = {"driver": 7, "JVM": 7, "worker": 6}
 NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
 
 
 class UpsertFeed(Feed):
-    """Readings in files, and the versions of the table, which is in a folder or below a bucket of a server."""
+    """Readings in files, and the versions of the table, in a folder or a bucket of a server."""
 
     def __init__(self, folder: Path, lake: str, server: S3Server | None = None) -> None:
         super().__init__(folder, lake)
@@ -52,7 +52,7 @@ class UpsertFeed(Feed):
         return dataclasses.replace(found, bindings={**found.bindings, "seen": self.uri})
 
     def versions(self) -> Iterator[dict[int, int]]:
-        """The rows of each version, by their keys, oldest first."""
+        """Return the rows of each version by key, oldest version first."""
         for table in self._tables():
             rows = list(
                 zip(table.column("sensor").to_pylist(), table.column("hits").to_pylist(), strict=True)
@@ -75,9 +75,10 @@ class UpsertFeed(Feed):
                 yield table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
 
     def assert_once_in_each_version(self) -> int:
-        """No version has a row twice, one that was deleted, or an older count than a version before; return how many.
+        """Check that no version has a row twice, a deleted row, or an older count than the version before;
+        return how many.
 
-        The newest has what a fold of all readings has.
+        The newest must have what the model computes from all readings.
         """
         highest: dict[int, int] = {}
         rows: dict[int, int] = {}
@@ -92,7 +93,7 @@ class UpsertFeed(Feed):
 
 
 def survive(feed: UpsertFeed, victims: list[str], interval_ms: int, server: S3Server | None = None) -> None:
-    """Kill one after the other, and look at all versions of the table."""
+    """Kill one victim after another, and check all versions of the table."""
     seed = (14 if interval_ms else 13) + (2 if server else 0)
     place = (
         f"{NAMES[feed.lake]}{' on S3' if server else ''} in {'real time' if interval_ms else 'micro-batches'}"
@@ -117,7 +118,7 @@ def survive(feed: UpsertFeed, victims: list[str], interval_ms: int, server: S3Se
 def test_kills_of_a_job_that_upserts_into_a_lake(
     tmp_path: Path, lake: str, victim: str, interval_ms: int
 ) -> None:
-    """Twenty in each mode, under load, of a changelog whose rows come, change and go."""
+    """Twenty kills in each mode, under load, with a changelog of inserts, updates and deletes."""
     feed = UpsertFeed(tmp_path, lake)
     feed.write()
     survive(feed, [victim] * VICTIMS[victim], interval_ms)
@@ -131,7 +132,7 @@ def test_kills_of_a_job_that_upserts_into_a_lake(
 def test_kills_of_a_job_that_upserts_into_a_lake_on_s3(
     tmp_path: Path, lake: str, interval_ms: int, s3: S3Server
 ) -> None:
-    """Ten in each mode, some of them of the server that has the files."""
+    """Ten kills in each mode, some of them of the server that has the files."""
     feed = UpsertFeed(tmp_path, lake, s3)
     feed.write()
     survive(feed, victims("server", 10), interval_ms, s3)

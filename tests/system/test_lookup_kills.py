@@ -58,12 +58,14 @@ class LookupFeed(FileFeed):
 
     def write(self) -> None:
         super().write()
-        # The server may be away.
+        # The server may be down.
         with suppress(psycopg.OperationalError):
             self._execute(f"UPDATE places SET place = (place * 5 + id + 1) % {PLACES}")
 
     def assert_each_counted_once(self) -> None:
-        """A reading that was counted in two places, or in another than its output tells, leaves a gap or a double."""
+        """A reading counted in two places, or in another place than its output says, leaves a gap or a
+        duplicate.
+        """
         found = read_folder(self._out)
         readings = Counter((one["sensor"], one["number"]) for one in found)
         assert readings == Counter(
@@ -81,7 +83,7 @@ class LookupFeed(FileFeed):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_that_looks_up(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load, while the table changes; the place of a record decides where it counts."""
+    """Twenty kills in each mode, under load, while the table changes; a record counts where its place says."""
     seed = 12 if interval_ms else 11
     mode = "real time" if interval_ms else "micro-batches"
     with PostgresServer() as server:
@@ -105,7 +107,7 @@ def test_kills_of_a_job_that_looks_up(tmp_path: Path, interval_ms: int) -> None:
 def test_kills_of_a_job_that_looks_up_and_of_its_machine(
     tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
-    """The rows of a replay are in the store of the checkpoint, since the disk is gone each time."""
+    """The rows for replays are in the checkpoint's store, since the disk is lost each time."""
     chance = random.Random(23)
     mode = "real time" if interval_ms else "micro-batches"
     with PostgresServer() as server, checkpoint_on(s3, monkeypatch) as uri:

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL in which records are looked up, on a real server: in bulk, kept for a while, in both modes."""
+"""PostgreSQL lookup tables on a real server: bulk queries, caching, and both modes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def keys_of(*keys: tuple[Any, ...]) -> LookupKeys:
 
 
 def test_many_keys_are_found_with_one_query(lookups: Lookups) -> None:
-    """Whatever their number, and each as it is in the table; what no table can have is not there."""
+    """This holds for any number of keys, with the table's values; impossible keys are reported missing."""
     lookups.execute("INSERT INTO rooms SELECT 'room-' || n, n FROM generate_series(0, 29999) AS n")
     source = lookups.source("id STRING, floor INT")
     odd = ["nul\0", "", "'; DROP TABLE rooms; --%s", '","', "\\", '\\"', "{}", "NULL"]
@@ -125,7 +125,7 @@ def test_many_keys_are_found_with_one_query(lookups: Lookups) -> None:
 def test_keys_of_each_type(
     lookups: Lookups, column: str, field: str, values: list[Any], absent: list[Any]
 ) -> None:
-    """Are compared with the column as it is."""
+    """They are compared with the column in its own type."""
     lookups.execute(f"CREATE TABLE keys (key {column} PRIMARY KEY, n int)")
     for number, value in enumerate(values):
         lookups.connection.execute(f"INSERT INTO keys VALUES (%s::{column}, %s)", (value, number))  # type: ignore[call-overload,unused-ignore]
@@ -139,7 +139,7 @@ def test_keys_of_each_type(
 
 
 def test_keys_of_several_columns_and_views(lookups: Lookups) -> None:
-    """A view may have several rows for a key, of which a record is told; a table has one."""
+    """A view may have several rows for a key, which makes the record a dead letter; a table has one."""
     lookups.execute("CREATE TABLE cities (land text, code int, name text, PRIMARY KEY (code, land))")
     lookups.execute("INSERT INTO cities VALUES ('de', 1, 'Bonn'), ('fr', 1, 'Lyon'), ('fr', 2, 'Nice')")
     source = lookups.source("land STRING, code INT, name STRING", "cities")
@@ -153,7 +153,7 @@ def test_keys_of_several_columns_and_views(lookups: Lookups) -> None:
 
 
 def test_a_document_with_line_ends_is_in_one_row(lookups: Lookups) -> None:
-    """As the server keeps it, beside other rows."""
+    """It is returned in the server's form, beside other rows."""
     lookups.execute("CREATE TABLE plans (id int PRIMARY KEY, plan json)")
     lookups.execute("""INSERT INTO plans SELECT n, '{\n"a":\r\n 1}' FROM generate_series(1, 2500) AS n""")
     source = lookups.source("id INT, plan STRUCT<a: INT>", "plans")
@@ -175,14 +175,14 @@ def test_a_document_with_line_ends_is_in_one_row(lookups: Lookups) -> None:
 def test_what_is_wrong_with_a_table_is_told(
     lookups: Lookups, table: str, fields: str, by: tuple[str, ...], told: str
 ) -> None:
-    """At the start of a job, with the remedy."""
+    """The error comes at the start of a job, with the remedy."""
     lookups.execute("CREATE TABLE odd (key inet PRIMARY KEY, number float8 UNIQUE)")
     with pytest.raises((BindingError, PlaceMissingError), match=told):
         lookups.source(fields, table).check(by)
 
 
 def test_rights_and_logins_are_checked(lookups: Lookups) -> None:
-    """Without the password in the message."""
+    """The message does not have the password."""
     lookups.execute(
         "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN PASSWORD 'pw';"
         f"GRANT USAGE ON SCHEMA {lookups.schema} TO reader"
@@ -198,7 +198,7 @@ def test_rights_and_logins_are_checked(lookups: Lookups) -> None:
 
 
 def test_rows_are_kept_for_a_while(lookups: Lookups) -> None:
-    """Also that there is none; of so many keys, and until the cache is cleared."""
+    """Missing rows are cached too; the cache holds so many keys, and can be cleared."""
     lookups.execute("INSERT INTO rooms VALUES ('a', 1), ('b', 2), ('c', 3)")
     source = lookups.source("id STRING, floor INT", cache_s=10, cache_rows=2)
     now = 0.0
@@ -214,7 +214,7 @@ def test_rows_are_kept_for_a_while(lookups: Lookups) -> None:
     now = 10.0
     assert floors("a", "x") == [[10], [9]]
     lookups.execute("UPDATE rooms SET floor = 0")
-    # The key that was not needed for the longest time goes.
+    # The least recently used key is evicted.
     assert floors("x", "c") == [[9], [0]]
     assert floors("x", "c", "a") == [[9], [0], [0]]
     forget_rows(source)
@@ -222,7 +222,7 @@ def test_rows_are_kept_for_a_while(lookups: Lookups) -> None:
 
 
 def test_a_server_that_was_gone_is_asked_again() -> None:
-    """As long as retry_s says; a table that is gone is not waited for."""
+    """It is retried for retry_s; a dropped table is not waited for."""
     with PostgresServer() as server:
         lookups = Lookups(server)
         lookups.execute("INSERT INTO rooms VALUES ('a', 1)")
@@ -251,7 +251,7 @@ def test_a_server_that_was_gone_is_asked_again() -> None:
 
 
 def test_a_job_looks_records_up_in_both_modes(tmp_path: Path, spark: SparkSession, lookups: Lookups) -> None:
-    """As SQL says, with what the table has by then, and no secret in the checkpoint."""
+    """Results equal SQL's, with the table's current content, and the checkpoint has no secret."""
     (tmp_path / "floors.sql").write_text(SQL)
     (tmp_path / "in").mkdir()
     lookups.execute("INSERT INTO rooms SELECT 'r' || n, n FROM generate_series(0, 99) AS n")
@@ -273,7 +273,7 @@ def test_a_job_looks_records_up_in_both_modes(tmp_path: Path, spark: SparkSessio
         with JobInSession(spark, tmp_path / "floors.sql", RunSettings(bounded=True, **given)) as job:
             job.wait()
         lookups.execute("UPDATE rooms SET floor = floor + 100")
-        # Until the workers of the session have forgotten what they found.
+        # Wait until the session's workers have dropped their cached rows.
         time.sleep(1)
     found = [
         json.loads(line)
@@ -287,7 +287,7 @@ def test_a_job_looks_records_up_in_both_modes(tmp_path: Path, spark: SparkSessio
 
 
 def test_doctor_looks_at_lookup_tables(tmp_path: Path, lookups: Lookups) -> None:
-    """And says whether records can be looked up by the fields that the job names."""
+    """It also says whether the fields named by the job can be used for lookups."""
     (tmp_path / "job.py").write_text(JOB)
     job = load_job(str(tmp_path / "job.py")).job
     given = {"readings": f"jsonl:{tmp_path}", "known": f"jsonl:{tmp_path}/out"}
@@ -303,6 +303,6 @@ def test_doctor_looks_at_lookup_tables(tmp_path: Path, lookups: Lookups) -> None
 
 
 def test_a_lookup_table_needs_a_binding_of_a_scheme_that_has_one() -> None:
-    """Which the message names."""
+    """The message names such schemes."""
     with pytest.raises(PenstockError, match=r"jsonl: is only for"):
         parse_binding("rooms", "jsonl:rooms", "lookup")

@@ -1,4 +1,4 @@
-"""Managed jobs on Spark: drivers and managers are killed, and nothing is lost, doubled, or left behind."""
+"""Managed jobs on Spark: drivers and managers are killed; nothing is lost, doubled, or left behind."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def managed(tmp_path: Path) -> Iterator[Managed]:
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_jobs_outlive_kills_of_drivers_and_managers(managed: Managed) -> None:
-    """A driver is started again, by the next manager too, which continues with the drivers of the last; then a cancel.
+    """A driver is restarted, even by the next manager, which also adopts running drivers; then the job is
+    canceled.
 
-    `test_a_kill` is what `make test` has of it on Spark; unit/server/manager/test_changing_managers.py has each of
-    its stations.
+    `test_a_kill` covers this on Spark in `make test`; unit/server/manager/test_changing_managers.py covers
+    each stage.
     """
     with noting("job manager", "-k outlive_kills_of_drivers_and_managers") as injected:
         outlive_kills(managed, injected)
 
 
 def outlive_kills(managed: Managed, injected: Injected) -> None:
-    """One job through three kills, a savepoint, and a cancel."""
+    """Run one job through three kills, a savepoint, and a cancel."""
     job_id = managed.submit()
     managed.send()
     managed.until(job_id, JobStatus.RUNNING)
@@ -56,13 +57,13 @@ def outlive_kills(managed: Managed, injected: Injected) -> None:
     injected.add("kill -9 of a manager")
     managed.kill_manager()
     managed.send()
-    # Nobody manages it, and it works.
+    # The job works without a manager.
     managed.await_tallies()
     managed.start_manager()
     await_true(lambda: "2" in str(managed.store.events()[-1].detail.get("epoch")), managed.log)
     assert managed.pid(job_id) == second
 
-    # Both at once: the manager that comes later finds that the driver has died.
+    # Both are killed at once: the next manager finds that the driver has died.
     injected.add("kill -9 of a manager and its driver at once")
     managed.kill_manager()
     kill(second, signal.SIGKILL)
@@ -71,7 +72,7 @@ def outlive_kills(managed: Managed, injected: Injected) -> None:
     await_true(lambda: managed.service.get(job_id).run == 3, managed.log)
     managed.until(job_id, JobStatus.RUNNING)
     managed.await_tallies()
-    # A run tells how it goes now and then.
+    # A run reports its progress now and then.
     await_true(
         lambda: ((managed.service.get(job_id).progress or {}).get("records_in") or {}).get("hits"),
         managed.log,
@@ -98,9 +99,10 @@ def outlive_kills(managed: Managed, injected: Injected) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_runs_whose_lease_is_taken_end_and_another_begins(managed: Managed) -> None:
-    """Four times, while the run works or stands still: it ends by itself, the manager starts another, nothing doubles.
+    """Four times, while the run works or is suspended: it ends by itself, the manager starts another, nothing
+    is doubled.
 
-    unit/server/test_leases.py has what a run does, unit/server/test_two_hosts.py what managers do.
+    unit/server/test_leases.py tests runs, unit/server/test_two_hosts.py managers.
     """
     chance = random.Random(23)
     with noting("lost leases", "-k runs_whose_lease_is_taken", "23") as injected:

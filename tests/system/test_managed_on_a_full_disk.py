@@ -1,4 +1,4 @@
-"""A managed job whose folder is on a disk that fills: it continues by itself when there is room; nothing is lost."""
+"""A managed job on a disk that fills up: it recovers by itself once there is space; nothing is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT = [n << 10 for n in (0, 8, 20, 40, 64, 100)]
 
 
 def keep_full(managed: Managed, disk: SmallDisk, left: int, seconds: float) -> None:
-    """Leave so little room for a while, while hits come; what the job gives back is taken as well."""
+    """Keep the disk nearly full for a while, while hits arrive; space freed by the job is used up as well."""
     deadline = time.monotonic() + seconds
     managed.send()
     while time.monotonic() < deadline:
@@ -29,7 +29,7 @@ def keep_full(managed: Managed, disk: SmallDisk, left: int, seconds: float) -> N
 
 
 def fill_again_and_again(managed: Managed, disk: SmallDisk, injected: Injected) -> None:
-    """Longer than a micro-batch takes, and now and then longer than a start."""
+    """Each time longer than a micro-batch takes, and sometimes longer than a start."""
     chance = random.Random(SEED)
     job_id = managed.submit()
     managed.send()
@@ -48,9 +48,10 @@ def fill_again_and_again(managed: Managed, disk: SmallDisk, injected: Injected) 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_a_managed_job_waits_for_room(tmp_path: Path) -> None:
-    """Store, runs, checkpoint and output are on the disk. What comes meanwhile is processed once, when there is room.
+    """Store, runs, checkpoint and output are on the disk. Pending input is processed once, when there is
+    space.
 
-    integration/test_full_disk.py has a run of it in `make test`, unit/server/test_decisions.py what a manager does.
+    integration/test_full_disk.py runs this in `make test`, unit/server/test_decisions.py tests the manager.
     """
     with (
         small_disk(tmp_path / "disk", 48) as disk,

@@ -15,7 +15,7 @@ VICTIMS: dict[Victim, int] = {"manager": 48, "worker": 32, "driver": 24}
 
 
 def test_a_kill(postgres: PostgresServer, tmp_path: Path) -> None:
-    """Of a manager, under load and commands, for which no new run begins."""
+    """A manager is killed under load and commands; no new run starts for that."""
     victims: list[Victim] = ["manager"]
     results = run_chaos(tmp_path, postgres.new_schema(), 1, SEED, victims)
     assert results["kills"]["all"] == 1
@@ -25,7 +25,7 @@ def test_a_kill(postgres: PostgresServer, tmp_path: Path) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_a_hundred_kills(postgres: PostgresServer, tmp_path: Path) -> None:
-    """With three jobs; what was measured is written down."""
+    """Three jobs run; the measurements are written down."""
     victims = [victim for victim, count in VICTIMS.items() for _ in range(count)]
     random.Random(SEED).shuffle(victims)
     with noting("job manager", "-k test_a_hundred_kills", str(SEED)) as injected:

@@ -1,4 +1,6 @@
-"""Two servers on machines that share only an object store: one leads, and the other takes over with all that it had."""
+"""Two servers on machines that share only an object store: one leads, and the other takes over its jobs and
+history.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ QUICK = Program((apart_serve.__file__,), stored_driver.__name__)
 
 
 class Apart(ServingPair):
-    """Two machines, what they share, and a job."""
+    """Two machines, their shared store, and a job."""
 
     def __init__(self, root: Path, s3: S3Server) -> None:
         if not can_have_own_disk():
@@ -42,7 +44,7 @@ class Apart(ServingPair):
         super().__init__(root, bucket, QUICK)
 
     def start(self) -> None:
-        """Wait for a leader, and ask the other for a job."""
+        """Wait for a leader, and submit a job to the other server."""
         super().start()
         checkpoint = self.store.job(self.job).checkpoint
         self._out = ObjectFolder(place_of_home(f"{checkpoint}.out"), {}, AT_WORK)
@@ -51,22 +53,22 @@ class Apart(ServingPair):
         return sorted(one.name for one in self._out.objects())
 
     def await_run(self, run: int, machine: Machine) -> None:
-        """A run works, as a server says, and numbers come out."""
+        """Wait until a server reports a working run, and numbers are written."""
         await_true(lambda: machine.job(self.job) == ("RUNNING", run), self.log)
         self.await_progress()
 
     def want(self, desired: str) -> None:
-        """As a user asks of the leader."""
+        """Request an action, as a user does of the leader."""
         leader = self.pair()[0]
         leader.client.patch(f"/v1/jobs/{self.job}", json={"desired": desired}).raise_for_status()
 
     def await_progress(self) -> None:
-        """Numbers come out that no run has begun before now."""
+        """Wait until a run writes more numbers."""
         before = len(self.numbers())
         await_true(lambda: len(self.numbers()) > before + 3, self.log)
 
     def check(self) -> None:
-        """Each number came out once, from one run after the other, each started by one leader after the other."""
+        """Check that each number was written once, run by run, each run started by one leader after the other."""
         runs = self.runs()
         assert runs == sorted(runs)
         statuses = [event for event in self.store.events(self.job) if event.what == "status"]
@@ -76,7 +78,7 @@ class Apart(ServingPair):
         assert epochs == sorted(set(epochs))
 
     def runs(self) -> list[int]:
-        """The runs that numbers came from, in the order of the numbers, which are all there."""
+        """Return the runs in the order of their numbers, which must be complete."""
         names = self.numbers()
         assert names == [f"{number:06}" for number in range(len(names))]
         return [int(self._out.read(name)) for name in names]
@@ -92,7 +94,9 @@ def apart(tmp_path: Path, s3: S3Server, s3_environment: pytest.MonkeyPatch) -> I
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart: Apart) -> None:
-    """A machine stands still and comes back, a leader is killed, and its driver is asked to stop: the job counts on."""
+    """A machine is suspended and resumes, a leader is killed, and its driver is asked to stop: the job
+    continues.
+    """
     first, second = apart.pair()
     apart.await_run(1, second)
 
@@ -109,7 +113,7 @@ def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart:
     (driver,) = second.drivers()
     second.end()
     apart.await_leader(first)
-    # Its driver goes on.
+    # Its driver continues.
     time.sleep(2 * apart_serve.RUN_LEASE_S)
     assert first.job(apart.job) == ("RUNNING", 2)
     apart.want("PAUSED")
@@ -130,7 +134,7 @@ def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart:
 
 
 class Losses:
-    """One loss after the other, of whatever the job needs most."""
+    """A sequence of losses of whatever the job needs most."""
 
     def __init__(self, apart: Apart, s3: S3Server, seed: int, injected: Injected) -> None:
         self._apart = apart
@@ -139,7 +143,7 @@ class Losses:
         self._injected = injected
 
     def stand_still(self) -> None:
-        """The leader's machine stands still, and comes back while another continues."""
+        """Suspend the leader's machine, and resume it while another continues."""
         self._injected.add("machine of the leader that stands still beyond all leases")
         leader, other = self._apart.pair()
         leader.signal(signal.SIGSTOP)
@@ -149,7 +153,7 @@ class Losses:
         leader.signal(signal.SIGCONT)
 
     def kill_leader(self) -> None:
-        """Only the leading server."""
+        """Kill only the leading server."""
         self._injected.add("kill -9 of the leader")
         leader, other = self._apart.pair()
         leader.end()
@@ -157,7 +161,7 @@ class Losses:
         self._begin_again(leader)
 
     def lose_machine(self) -> None:
-        """The machine of the leader, with its disk."""
+        """Lose the leader's machine and its disk."""
         self._injected.add("machine of the leader, with its disk")
         leader, other = self._apart.pair()
         leader.close()
@@ -165,14 +169,14 @@ class Losses:
         self._begin_again(leader)
 
     def kill_driver(self) -> None:
-        """Wherever it is."""
+        """Kill the driver, on whichever machine."""
         drivers = [pid for machine in self._apart.machines for pid in machine.drivers()]
         if drivers:
             self._injected.add("kill -9 of the driver")
             kill(self._chance.choice(drivers), signal.SIGKILL)
 
     def kill_object_store(self) -> None:
-        """What all of them share, for some seconds."""
+        """Kill the shared object store for some seconds."""
         self._injected.add("kill -9 of the object store")
         self._s3.kill()
         time.sleep(self._chance.uniform(0, 4))
@@ -197,7 +201,7 @@ class Losses:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_losses_of_servers_that_share_only_a_store(apart: Apart, s3: S3Server) -> None:
-    """Thirty: the job counts on, each number comes out once, and runs never take turns."""
+    """Thirty losses: the job continues, each number is written once, and runs never alternate."""
     seed = 31
     arguments = "-k losses_of_servers_that_share_only_a_store"
     with noting("lost leases", arguments, str(seed)) as injected:

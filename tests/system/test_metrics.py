@@ -1,4 +1,4 @@
-"""Rules and queries on metrics, which Prometheus' own tool accepts and tries."""
+"""Rules and queries on metrics, which Prometheus' own tool checks and tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_alert_rules_are_sound_and_do_what_they_say(tool: str) -> None:
-    """Prometheus accepts each, and each fires and stays quiet in its unit test."""
+    """Prometheus accepts each rule, and each fires and stays quiet as in its unit test."""
     rules, tests = (DEPLOY / "prometheus" / name for name in ("alerts.yml", "alerts_test.yml"))
     promtool(tool, "check", "rules", "--lint=all", "--lint-fatal", rules)
     promtool(tool, "test", "rules", tests)
@@ -36,7 +36,7 @@ def test_alert_rules_are_sound_and_do_what_they_say(tool: str) -> None:
 
 
 def test_queries_of_the_dashboard_can_be_asked(tool: str, tmp_path: Path) -> None:
-    """Prometheus can read each of them, once Grafana has put in its variables."""
+    """Prometheus parses each of them, after Grafana's variables are substituted."""
     found = queries(json.loads((DEPLOY / "grafana" / "penstock.json").read_text()))
     rules = [
         {
@@ -52,7 +52,7 @@ def test_queries_of_the_dashboard_can_be_asked(tool: str, tmp_path: Path) -> Non
 
 
 def queries(dashboard: Any) -> list[str]:
-    """The queries in all parts of a dashboard."""
+    """Return the queries in all panels of a dashboard."""
     if isinstance(dashboard, dict):
         own = [dashboard["expr"]] if isinstance(dashboard.get("expr"), str) else []
         return own + [found for value in dashboard.values() for found in queries(value)]

@@ -1,8 +1,9 @@
-"""Models on a standalone cluster whose machines share nothing but a store: versions come and go while all are killed.
+"""Models on a standalone cluster whose machines share only a store: versions change while everything is
+killed.
 
-Workers have no folder of the checkpoint, and each start of the job has an empty disk. Versions are loaded, examined,
-validated and promoted while the S3 server, an executor, a worker or the driver with its machine's disk is killed; one
-version hangs. Each payment is scored once, by the version that serves.
+Workers have no folder of the checkpoint, and each start of the job has an empty disk. Versions are loaded,
+examined, validated and promoted while the S3 server, an executor, a worker or the driver with its machine's
+disk is killed; one version hangs. Each payment is scored once, by the serving version.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 class Scored:
-    """The job on the cluster, as processes that come and go, with payments and scores on the store."""
+    """The job on the cluster, run by successive processes, with payments and scores on the store."""
 
     def __init__(self, apart: Apart, *more: str) -> None:
         assert isinstance(apart.server, S3Server)
@@ -75,7 +76,7 @@ class Scored:
         return self.apart.job(*self._more, program=JOB, settings=self._settings)
 
     def await_true(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for a condition; a run that has ended is followed by another one on an empty disk."""
+        """Wait for a condition; a run that has ended is restarted on an empty disk."""
 
         def is_done() -> bool:
             if not self.job.running:
@@ -88,21 +89,21 @@ class Scored:
 
     @property
     def folder(self) -> Path | None:
-        """The folder in which the driver works, once it has begun."""
+        """Return the folder in which the driver works, once it has started."""
         found = list(
             Path(f"/proc/{self.job.process.pid}/root{self.apart.disk}").glob("penstock-checkpoint-*")
         )
         return found[0] if found and (found[0] / "control.json").exists() else None
 
     def receipts(self) -> list[Any]:
-        """All receipts, as the driver's disk has them: none without a driver."""
+        """Return all receipts on the driver's disk; none without a driver."""
         try:
             return list(NewReceipts(self.folder or Path("none"), from_start=True).read())
         except (OSError, CheckpointError):
             return []
 
     def await_roll_backs(self, count: int) -> None:
-        """Wait until so many versions were rolled back after a suspension."""
+        """Wait until this many versions were rolled back after a suspension."""
         kind, by = "roll-back-model", "policy"
         self.await_true(
             lambda: (
@@ -113,7 +114,7 @@ class Scored:
         )
 
     def command(self, kind: str, version: str, meanwhile: Callable[[], None], **more: Any) -> None:
-        """Send a command until it has a receipt: what a lost disk had of it is sent anew."""
+        """Send a command until it has a receipt, again if a lost disk had it."""
         order = {
             "id": f"{kind}-{version}",
             "kind": f"{kind}-model",
@@ -152,13 +153,13 @@ class Scored:
             lambda: self.folder is not None and is_examined_content(self.folder / MODELS, sha256),
             f"the examination of {version}",
         )
-        # It comes from the checkpoint from now on.
+        # From now on it comes from the checkpoint.
         obstore.delete(self.server._store("models"), f"{version}.safetensors")
         for order in ("validate", "promote"):
             self.command(order, version, kills.get(order, _nothing))
 
     def pay(self, amount: float) -> None:
-        """One payment of each card."""
+        """Send one payment of each card."""
         rows = [{"number": len(self.paid) + card, "card": card, "amount": amount} for card in range(CARDS)]
         name = f"in/{self.prefix}/{len(self.paid):06}.jsonl"
         self.server.put("outputs", name, "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -175,7 +176,7 @@ class Scored:
             try:
                 return len(self.scores()) >= len(self.paid)
             except ExternalSystemError:
-                # A server that was killed may be slow to answer where the machine is busy.
+                # A server that was killed may be slow to answer on a busy machine.
                 return False
 
         self.await_true(are_there, "scores")
@@ -208,7 +209,9 @@ def _nothing() -> None:
 def test_kills_while_versions_come_in_on_machines_that_share_only_a_store(
     tmp_path: Path, site: Site, more: tuple[str, ...]
 ) -> None:
-    """The server, an executor, a worker and the driver, each while a version is loaded, validated and promoted."""
+    """The server, an executor, a worker and the driver are killed, each while a version is loaded, validated
+    and promoted.
+    """
     seed = 36
     chance = random.Random(seed)
     factors = {"good": 2.0}
@@ -229,7 +232,7 @@ def test_kills_while_versions_come_in_on_machines_that_share_only_a_store(
                 scored.pay(1.0)
                 scored.await_scores()
                 assert {one["version"] for one in scored.scores()[-CARDS:]} == {version}
-            # A version hangs in the tasks; whoever is killed then, the one before scores.
+            # A version hangs in the tasks; whoever is killed then, the previous version scores.
             for number, victim in enumerate(("executor", "driver")):
                 hangs = f"hangs-{victim}"
                 factors[hangs] = HANGS
@@ -246,5 +249,5 @@ def test_kills_while_versions_come_in_on_machines_that_share_only_a_store(
             scored.stop()
     finally:
         scored.job.__exit__()
-    # Four runs were lost with a disk; some may have ended for another reason, as where a machine is too busy.
+    # Four runs were lost with a disk; more may have ended for another reason, such as a busy machine.
     assert 5 <= scored.runs <= 10

@@ -1,4 +1,4 @@
-"""MQTT: messages of a real broker reach the journal, through restarts of the broker and kills of the receiver."""
+"""MQTT: messages of a real broker reach the journal, despite broker restarts and receiver kills."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def receive(folder: Path, uri: str) -> None:
-    """Receive what waits."""
+    """Receive the waiting messages."""
     with receiver(folder, uri, bounded=True) as receiving:
         receiving.wait_for_end(threading.Event())
 
@@ -72,7 +72,7 @@ def receive(folder: Path, uri: str) -> None:
 def test_messages_come_in_order_also_those_sent_meanwhile(
     broker: MosquittoBroker, protocol: str, tmp_path: Path
 ) -> None:
-    """The broker keeps them for the session from the first connection on."""
+    """The broker keeps them for the session from its first connection on."""
     topic = f"order-{protocol}"
     uri = broker.uri(topic, f"?protocol={protocol}")
     receive(tmp_path, uri)
@@ -89,7 +89,7 @@ def test_messages_come_in_order_also_those_sent_meanwhile(
 def test_a_filter_takes_the_topics_that_match_and_retained_messages_once(
     broker: MosquittoBroker, tmp_path: Path
 ) -> None:
-    """A new connection does not bring them again."""
+    """Retained messages are not delivered again to a new connection of the session."""
     broker.publish("hall/1/celsius", [b"kept"], retain=True)
     uri = broker.uri("hall/+/celsius")
     receive(tmp_path, uri)
@@ -100,7 +100,7 @@ def test_a_filter_takes_the_topics_that_match_and_retained_messages_once(
 
 
 def test_a_killed_receiver_loses_nothing(broker: MosquittoBroker, tmp_path: Path) -> None:
-    """Kill -9 between the journal write and the acknowledgement: only what was not acknowledged comes again."""
+    """Kill -9 between the journal write and the acknowledgement: only unacknowledged messages are redelivered."""
     uri = broker.uri("killed", "?prefetch=100")
     receive(tmp_path, uri)
     broker.publish("killed", numbers(1_000))
@@ -115,7 +115,7 @@ def test_a_killed_receiver_loses_nothing(broker: MosquittoBroker, tmp_path: Path
 
 @contextmanager
 def receiving_process(folder: Path, uri: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A receiver that waits for ever between a journal write and the acknowledgement, until the block kills it."""
+    """Run a receiver that hangs between a journal write and the acknowledgement, until the block kills it."""
     command = [sys.executable, str(RECEIVING), str(folder), uri, "waits"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -125,7 +125,7 @@ def receiving_process(folder: Path, uri: str) -> Iterator[subprocess.Popen[bytes
 
 
 def test_a_broker_that_restarts_is_found_again(broker: MosquittoBroker, tmp_path: Path) -> None:
-    """Nothing is lost; what was under way may come twice."""
+    """No message is lost; those in flight may be delivered twice."""
     uri = broker.uri("restarted")
     with receiver(tmp_path, uri) as receiving:
         for low in range(0, 2_000, 500):
@@ -137,7 +137,7 @@ def test_a_broker_that_restarts_is_found_again(broker: MosquittoBroker, tmp_path
 
 
 def test_a_connection_over_tls_verifies_the_broker(broker: MosquittoBroker, tmp_path: Path) -> None:
-    """By the certificates of the URI, since the system does not know this authority."""
+    """It uses the certificates of the URI, since the system does not know this authority."""
     uri = broker.uri("secret", f"?cafile={broker.authority.certificate}", scheme="mqtts")
     receive(tmp_path, uri)
     broker.publish("secret", [b"x"])
@@ -148,7 +148,7 @@ def test_a_connection_over_tls_verifies_the_broker(broker: MosquittoBroker, tmp_
 
 
 def test_what_is_wrong_is_told(broker: MosquittoBroker, tmp_path: Path) -> None:
-    """By a job at its start, and by doctor, without the password."""
+    """The error comes at the start of a job, and from doctor, without the password."""
     with pytest.raises(ExternalSystemError, match=r"refuses the connection \(Not authorized\)") as error:
         check_topic_filter(bind(broker.uri("a", password="wr0ng")))
     assert "wr0ng" not in str(error.value)
@@ -169,7 +169,7 @@ def test_a_command_is_sent_to_a_topic(broker: MosquittoBroker, tmp_path: Path) -
 
 
 def test_a_sink_publishes_each_record_to_its_topic(broker: MosquittoBroker, tmp_path: Path) -> None:
-    """In order; what does not fit into a topic is rejected, and origins tell messages apart."""
+    """Messages are in order; invalid topic names are rejected, and origins tell messages apart."""
     kind = record_type("room STRING, n BIGINT")
     receive(tmp_path, broker.uri("out/+/alerts"))
     sink = MqttSink(
@@ -193,7 +193,7 @@ def test_a_sink_publishes_each_record_to_its_topic(broker: MosquittoBroker, tmp_
 
 
 def test_a_sink_waits_for_a_broker_that_restarts(broker: MosquittoBroker, tmp_path: Path) -> None:
-    """What was not confirmed is published again."""
+    """Unconfirmed messages are published again."""
     kind = record_type("n BIGINT")
     receive(tmp_path, broker.uri("patient"))
     sink = MqttSink(bind(broker.uri("patient"), "sink"), format_of("json", kind), kind)
@@ -216,7 +216,9 @@ def test_a_sink_waits_for_a_broker_that_restarts(broker: MosquittoBroker, tmp_pa
 def test_a_job_reads_readings_of_sensors(
     broker: MosquittoBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """From the first start of its checkpoint on, also those that came while it was stopped, and publishes counts."""
+    """It gets messages from the checkpoint's first start on, also those sent while it was stopped, and
+    publishes counts.
+    """
     receive(tmp_path / "counts", broker.uri("counts/+"))
     bindings = {"readings": broker.uri("plant/+/readings"), "seen": broker.uri("counts/{sensor}")}
     run = RunSettings(bindings=bindings, checkpoint=str(tmp_path / "checkpoint"), parallelism=2, bounded=True)

@@ -1,4 +1,4 @@
-"""Jobs from MQTT to MQTT: no message is lost, repetitions have the same origin, whatever is killed."""
+"""Jobs from MQTT to MQTT: no message is lost, and repetitions have the same origin, whatever is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAIT_S = 60.0
 
 
 class HitFeed:
-    """Hits that are published every 0.2 s, again where the broker went away before it confirmed them."""
+    """Hits published every 0.2 s, again where the broker went down before it confirmed them."""
 
     def __init__(self, broker: MosquittoBroker) -> None:
         self._broker = broker
@@ -43,12 +43,12 @@ class HitFeed:
         self.rounds += 1
 
     def feeding(self) -> AbstractContextManager[None]:
-        """Publish meanwhile, also again when the broker was away."""
+        """Publish while the block runs, also again when the broker was down."""
         return feed_steadily(self.write, 0.2, (OSError,))
 
 
 class Collector:
-    """A client with a session that the broker keeps, which takes what the job publishes."""
+    """A client with a persistent session that receives the job's output."""
 
     def __init__(self, port: int) -> None:
         self._found: list[tuple[str, bytes]] = []
@@ -76,7 +76,9 @@ class Collector:
         self._found.append((origin, message.payload))
 
     def tallies(self) -> dict[str, list[tuple[int, int]]]:
-        """The numbers and counts of each page without repetitions; an origin that comes again has the same record."""
+        """Return the numbers and counts of each page without repetitions; a repeated origin must have an
+        equal record.
+        """
         name = uuid.uuid4().hex
         self._marks[name] = threading.Event()
         self._client.publish("tallies/end", name, 1)
@@ -99,9 +101,10 @@ class Collector:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_mqtt(tmp_path: Path, interval_ms: int) -> None:
-    """Ten in each mode, under load.
+    """Ten kills in each mode, under load.
 
-    The broker ends in an orderly way: what it has confirmed and not yet put on its disk, no client can bring back.
+    The broker is stopped in an orderly way: no client can restore messages that it has confirmed but not yet
+    written to disk.
     """
     seed = 18 if interval_ms else 17
     mode = "real time" if interval_ms else "micro-batches"
@@ -124,7 +127,7 @@ def test_kills_of_a_job_and_its_mqtt(tmp_path: Path, interval_ms: int) -> None:
             time.sleep(0.5)
             broker.start()
 
-        # Messages wait for the job once it has had a session.
+        # The broker keeps messages for the job once the session exists.
         with JobProcess(run_arguments(JOB, settings(bounded=True)), tmp_path) as job:
             assert job.wait(BUSY_S).code == 0, job.err
         collector = Collector(broker.port)

@@ -1,4 +1,4 @@
-"""A new project passes its own tests, on Spark, by the commands that its README shows."""
+"""A new project passes its own tests on Spark, by the commands in its README."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from penstock.cli import app
 def test_a_new_project_passes_its_own_tests(
     chosen: list[str], option: list[str], passed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`penstock init`, then the README's command for tests; one of these runs the README's command for the sample.
+    """The test runs `penstock init`, then the README's test command; one of those tests runs the sample.
 
-    `make test` runs those that need no Spark; tests/unit/projects runs the sample without it.
+    `make test` runs the tests without Spark; tests/unit/projects runs the sample without it.
     """
     monkeypatch.chdir(tmp_path)
     made = CliRunner().invoke(app, ["init", "water-level", *option])
@@ -40,7 +40,7 @@ def test_a_new_project_passes_its_own_tests(
     tested = subprocess.run(
         [sys.executable, *command.split(), *chosen, "-p", "no:cacheprovider"],
         cwd=project,
-        # Nothing of this environment but pytest itself: its plugins are not the project's.
+        # Of this environment only pytest itself is used: its plugins are not the project's.
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,

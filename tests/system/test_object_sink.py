@@ -1,4 +1,4 @@
-"""Object sinks on a real S3 server: whole micro-batches, once, whatever tasks and drivers do."""
+"""Object sinks on a real S3 server: whole micro-batches, exactly once, whatever tasks and drivers do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ READING = record_type("sensor BIGINT NOT NULL, room STRING")
 
 @pytest.fixture
 def place(s3_environment: pytest.MonkeyPatch, s3: S3Server, request: pytest.FixtureRequest) -> str:
-    """The URI of a prefix of its own in a bucket that is there."""
+    """Return the URI of a separate prefix in an existing bucket."""
     s3.put("sinks", "there", b"")
     return f"s3://sinks/{request.node.name}"
 
@@ -98,7 +98,7 @@ def all_names(place: str) -> list[str]:
 def test_a_micro_batch_is_there_when_it_has_its_manifest(
     place: str, tmp_path: Path, file_format: str
 ) -> None:
-    """Its objects are read in the order of the sink partitions; empty ones leave nothing."""
+    """Its objects are read in the order of the sink partitions; empty ones are not written."""
     place = place.replace("[", "-").replace("]", "")
     sink = prepared(place, tmp_path, file_format)
     messages = [
@@ -118,7 +118,7 @@ def test_a_micro_batch_is_there_when_it_has_its_manifest(
 
 
 def test_a_repeated_micro_batch_has_the_same_objects(place: str, tmp_path: Path) -> None:
-    """However its records are cut into blocks; after a crash before and behind the commit, and without the note."""
+    """This holds for any division into blocks, after a crash before or after the commit, and without the note."""
     sink = prepared(place, tmp_path)
     assert part(sink, 0, 0, readings(1, 2), readings(3)) == part(sink, 0, 0, readings(1), readings(2, 3))
     message = part(sink, 0, 0, readings(1, 2, 3))
@@ -137,7 +137,7 @@ def test_a_repeated_micro_batch_has_the_same_objects(place: str, tmp_path: Path)
 
 
 def test_a_driver_that_was_replaced_commits_nothing(place: str, tmp_path: Path) -> None:
-    """It finds the manifest of the other; and what it has for the micro-batch must be the same records."""
+    """It finds the other driver's manifest, and its own records for the micro-batch must be the same."""
     (tmp_path / "new").mkdir()
     zombie, driver = prepared(place, tmp_path), prepared(place, tmp_path / "new")
     late = [part(zombie, 0, 0, readings(1)), part(zombie, 0, 1, readings(2))]
@@ -151,7 +151,7 @@ def test_a_driver_that_was_replaced_commits_nothing(place: str, tmp_path: Path) 
 
 
 def test_a_checkpoint_that_went_back_is_noticed(place: str, tmp_path: Path) -> None:
-    """The store is asked only for the manifests behind the newest one that the checkpoint knows."""
+    """The store is only asked for manifests after the newest one in the checkpoint."""
     sink = prepared(place, tmp_path)
     note = tmp_path / "object-sink-seen.json"
     for batch in range(3):
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_went_back_is_noticed(place: str, tmp_path: Path) -> N
 
 
 def test_a_failed_task_leaves_nothing(place: str, tmp_path: Path) -> None:
-    """Also a task that has sent its object counts only with a manifest."""
+    """An object that a task has sent counts only once a manifest names it."""
     sink = prepared(place, tmp_path)
     before = all_names(place)
     task = begin(sink, 0)
@@ -179,7 +179,7 @@ def test_a_failed_task_leaves_nothing(place: str, tmp_path: Path) -> None:
 
 
 def test_large_objects_arrive_whole(place: str, tmp_path: Path) -> None:
-    """In several requests; the blocks of Parquet are one row group."""
+    """They are sent in several requests; a Parquet object has one row group."""
     sink = prepared(place, tmp_path)
     blocks = [
         pa.RecordBatch.from_arrays(
@@ -201,7 +201,7 @@ def test_large_objects_arrive_whole(place: str, tmp_path: Path) -> None:
 
 
 def test_pyarrow_reads_what_was_committed(place: str, tmp_path: Path, s3: S3Server) -> None:
-    """As the page on object stores shows it."""
+    """The code is that of the page on object stores."""
     sink = prepared(place, tmp_path)
     sink.commit(0, [part(sink, 0, 0, readings(1, 2)), part(sink, 0, 1, readings(3))])
     part(sink, 1, 0, readings(4))
@@ -216,7 +216,7 @@ def test_pyarrow_reads_what_was_committed(place: str, tmp_path: Path, s3: S3Serv
 
 @contextmanager
 def away(server: S3Server) -> Iterator[None]:
-    """Take the server away, and start it again a second later."""
+    """Take the server down, and restart it a second later."""
     server.kill()
     starting = threading.Timer(1, server.start)
     starting.start()
@@ -227,7 +227,7 @@ def away(server: S3Server) -> Iterator[None]:
 
 
 def test_a_server_that_is_away_is_waited_for(place: str, tmp_path: Path, s3: S3Server) -> None:
-    """By tasks and by the commit."""
+    """Both tasks and the commit wait."""
     sink = prepared(place, tmp_path)
     task = begin(sink, 0)
     task.write(readings(1), None)
@@ -241,7 +241,7 @@ def test_a_server_that_is_away_is_waited_for(place: str, tmp_path: Path, s3: S3S
 def test_what_is_wrong_is_told_at_the_start(
     place: str, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No bucket, no rights, a wrong endpoint, keys that do not belong together; and by the doctor."""
+    """A missing bucket, missing rights, a wrong endpoint, and mismatched keys are reported; by doctor as well."""
     fine = binding(f"{place}?format=csv")
     assert (
         check_binding("seen", fine, is_source=False).found == "the bucket sinks answers; nothing was written"
@@ -265,7 +265,7 @@ def test_what_is_wrong_is_told_at_the_start(
 def test_the_uri_leads_to_the_store(
     place: str, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Endpoint, region and keys of the URI count more than those of the environment."""
+    """Endpoint, region and keys in the URI override those of the environment."""
     for name, value in {"ID": "wrong", "SECRET": SECRET}.items():
         monkeypatch.setenv(f"PLANT_{name}", value)
     (tmp_path / "id").write_text(f"{KEY}\n")
@@ -290,7 +290,7 @@ def test_the_uri_leads_to_the_store(
 
 
 def test_the_sink_is_held_to_the_conformance_kit(place: str, s3_environment: pytest.MonkeyPatch) -> None:
-    """Objects that manifests name. A login or an address of its own is in the URI of the sink."""
+    """Output objects are named by manifests. Credentials or an endpoint may be in the URI of the sink."""
     if is_recording() is None:
         hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
         s3_environment.setattr(object_sink, "IN_HASTE", hasty)

@@ -22,7 +22,7 @@ VICTIMS = ("driver", "JVM", "worker")
 def test_a_job_writes_each_output_once_in_both_modes(
     tmp_path: Path, spark: SparkSession, s3: S3Server
 ) -> None:
-    """Micro-batches, then real time; no secret is in the checkpoint."""
+    """Micro-batches run first, then real time; the checkpoint has no secret."""
     feed = ObjectFeed(tmp_path, s3)
     for interval_ms in (0, 1000):
         feed.write()
@@ -42,7 +42,7 @@ def test_a_job_writes_each_output_once_in_both_modes(
 def test_kills_of_a_job_and_its_object_store(
     tmp_path: Path, interval_ms: int, kind: type[ObjectFeed]
 ) -> None:
-    """Ten in each mode, under load: within each run the server, and when the run has gone on, a process."""
+    """Ten kills in each mode, under load: within each run the server, and once the run continues, a process."""
     seed = (12 if interval_ms else 11) + (2 if kind is StoredReadings else 0)
     does = "reads and writes objects" if kind is StoredReadings else "writes to an object store"
     suite = "object store sources" if kind is StoredReadings else "object store sinks"
@@ -61,7 +61,7 @@ def test_kills_of_a_job_and_its_object_store(
                         server.kill()
                         time.sleep(chance.uniform(0, 2))
                         server.start()
-                        # The same run goes on.
+                        # The same run continues.
                         await_progress(job, lambda: len(feed.rows()), BUSY_S)
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]

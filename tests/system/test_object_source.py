@@ -1,4 +1,4 @@
-"""Object stores as sources, on a real S3 server: each object once, the same in a replay, listed without its history."""
+"""Object stores as sources, on a real S3 server: each object once, the same in a replay, with short listings."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def lines(*sensors: int) -> str:
 
 
 def found(log: ObjectLog, start: int, end: int, kind: RecordType = READING) -> Iterator[int]:
-    """What workers read, which get the log from the driver: numbers of sensors, in order."""
+    """Return the numbers of sensors that workers read in order, with a log from the driver."""
     worker = pickle.loads(pickle.dumps(log))
     for chunk in worker.read(log.splits(start, end, 4), kind):
         if chunk.batch is not None:
@@ -130,7 +130,7 @@ def test_tables_are_read_too(place: Prefix) -> None:
 def test_by_growing_names_only_what_is_behind_the_last_is_listed(
     place: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of everything, at intervals, finds what came late under an earlier name."""
+    """A full listing, at intervals, finds objects that appeared late under an earlier name."""
     asked: list[str] = []
     objects = ObjectFolder.objects
 
@@ -154,7 +154,7 @@ def test_by_growing_names_only_what_is_behind_the_last_is_listed(
 
 
 def test_what_a_sink_has_committed_is_read_by_its_manifests(place: Prefix, tmp_path: Path) -> None:
-    """Also after the list was shortened; an object that no manifest names does not count."""
+    """This holds also after the list was compacted; an object that no manifest names is ignored."""
     written = parse_binding("seen", f"{place.uri}?format=jsonl", "sink")
     assert isinstance(written, ObjectsBinding)
     sink = ObjectSink(written)
@@ -221,7 +221,7 @@ def test_a_bucket_that_is_not_there_is_refused_at_the_start(place: Prefix) -> No
 
 
 def test_a_job_reads_objects_once_in_both_modes(s3: S3Server, tmp_path: Path, spark: SparkSession) -> None:
-    """Its workers know the keys by reference."""
+    """Its workers get the keys by reference."""
     (tmp_path / "secret").write_text(SECRET)
     place = Prefix(s3, "of a job", tmp_path)
     endpoint = s3.environment["AWS_ENDPOINT_URL"]
@@ -255,7 +255,7 @@ def test_a_job_reads_objects_once_in_both_modes(s3: S3Server, tmp_path: Path, sp
 def test_the_source_is_held_to_the_conformance_kit(
     place: Prefix, tmp_path: Path, s3_environment: pytest.MonkeyPatch
 ) -> None:
-    """Objects of lines. A login or an address of its own is in the URI of the source."""
+    """Objects have lines. Credentials or an endpoint may be in the URI of the source."""
     if is_recording() is None:
         hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
         s3_environment.setattr(object_log, "IN_HASTE", hasty)
@@ -286,7 +286,7 @@ def test_the_source_is_held_to_the_conformance_kit(
 
 @pytest.mark.parametrize("file_format", ["parquet", "csv", "jsonl"])
 def test_the_benchmark_in_small(place: Prefix, file_format: FileFormat) -> None:
-    """Both readers read all rows; `measure_objects` ends the benchmark otherwise."""
+    """Both readers read all rows; otherwise `measure_objects` fails."""
     found = measure_objects(place.uri, file_format, 800, 1)
     assert found["rows"] == 800
     assert len(found["rows_per_s"]) == 2

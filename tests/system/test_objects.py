@@ -1,4 +1,4 @@
-"""Objects are read from a real S3 server, and what goes wrong is told in time, and without secrets."""
+"""Objects are read from a real S3 server; errors are reported in time, and without secrets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def address_of(port: int) -> str:
 
 
 def refusal(uri: str) -> str:
-    """Why an object cannot be read, which comes in time and has no secret."""
+    """Return why an object cannot be read; the error must come in time and have no secret."""
     begun = time.monotonic()
     with pytest.raises(ObjectError) as caught:
         read_object(uri, MAX_BYTES)
@@ -50,14 +50,14 @@ def refusal(uri: str) -> str:
 
 
 def test_an_object_is_read(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
-    """Whatever its name, up to the size that is allowed."""
+    """This holds for any name, up to the allowed size."""
     for name in ("a.json", "deep/er/b.json", "with space/ü?&#%25+.json", "full", "empty"):
         content = {"full": b"x" * MAX_BYTES, "empty": b""}.get(name, name.encode())
         assert read_object(s3.put("names", name, content), MAX_BYTES) == content
 
 
 def test_what_is_not_there_is_named(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
-    """A missing object, and a missing bucket."""
+    """Either the object or the bucket may be missing."""
     s3.put("here", "it", b"{}")
     assert refusal("s3://here/not") == "'s3://here/not' cannot be read: the object does not exist"
     assert (
@@ -70,13 +70,13 @@ def test_what_is_not_there_is_named(s3: S3Server, s3_environment: pytest.MonkeyP
 def test_a_larger_object_is_refused_before_it_is_read(
     s3: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
-    """The store says how large it is."""
+    """The store reports its size first."""
     uri = s3.put("sizes", "large", b"x" * (MAX_BYTES + 1))
     assert refusal(uri) == f"'{uri}' is larger than {MAX_BYTES} bytes"
 
 
 def test_no_more_is_read_than_allowed(s3_environment: pytest.MonkeyPatch) -> None:
-    """Of a huge object only what the connection holds is sent."""
+    """Only what is in the connection's buffers is sent of a huge object."""
     sent: list[int] = []
 
     def answer(connection: socket.socket, _: bytes) -> None:
@@ -113,7 +113,7 @@ def test_no_more_is_read_than_allowed(s3_environment: pytest.MonkeyPatch) -> Non
 def test_a_wrong_environment_is_told(
     s3: S3Server, s3_environment: pytest.MonkeyPatch, variables: dict[str, str], reason: str
 ) -> None:
-    """With what to look at, and the store's own name of the error."""
+    """The error says what to check, and has the store's own error name."""
     uri = s3.put("secured", "it", b"{}")
     for name, value in variables.items():
         s3_environment.setenv(name, value)
@@ -121,7 +121,7 @@ def test_a_wrong_environment_is_told(
 
 
 def test_the_service_has_its_own_endpoint(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
-    """AWS_ENDPOINT_URL_S3 wins over AWS_ENDPOINT_URL, and that over AWS_ENDPOINT."""
+    """AWS_ENDPOINT_URL_S3 overrides AWS_ENDPOINT_URL, which overrides AWS_ENDPOINT."""
     uri = s3.put("endpoints", "it", b"{}")
     right = s3.environment["AWS_ENDPOINT_URL"]
     s3_environment.setenv("AWS_ENDPOINT_URL_S3", right)
@@ -137,7 +137,7 @@ def test_the_service_has_its_own_endpoint(s3: S3Server, s3_environment: pytest.M
 def test_the_bucket_stands_in_the_host_where_the_endpoint_needs_it(
     s3: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
-    """One endpoint serves all buckets. The server is asked as a proxy, so that nobody has to know its domain."""
+    """One endpoint serves all buckets. The server acts as a proxy, so that its domain need not resolve."""
     uris = [s3.put(bucket, "it", bucket.encode()) for bucket in ("host-one", "host-two")]
     s3_environment.setenv("http_proxy", s3.environment["AWS_ENDPOINT_URL"])
     s3_environment.setenv("NO_PROXY", "")
@@ -149,7 +149,7 @@ def test_the_bucket_stands_in_the_host_where_the_endpoint_needs_it(
 
 
 def test_a_profile_gives_the_keys(s3: S3Server, s3_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """AWS_PROFILE, unless there are keys in the environment."""
+    """AWS_PROFILE is used unless there are keys in the environment."""
     uri = s3.put("profiles", "it", b"{}")
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text(
@@ -174,7 +174,7 @@ def test_a_profile_gives_the_keys(s3: S3Server, s3_environment: pytest.MonkeyPat
 
 
 def test_a_job_without_credentials_says_so(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
-    """Also where the metadata service of the cloud, which is asked last, does not exist."""
+    """The cloud's metadata service is asked last, and its absence is handled too."""
     uri = s3.put("secured", "it", b"{}")
     s3_environment.delenv("AWS_ACCESS_KEY_ID")
     s3_environment.delenv("AWS_SECRET_ACCESS_KEY")
@@ -186,7 +186,7 @@ def test_a_job_without_credentials_says_so(s3: S3Server, s3_environment: pytest.
 def test_a_stopped_server_is_told_and_the_next_start_is_fine(
     s3: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
-    """In a second, since the connection is refused."""
+    """The error comes within a second, since the connection is refused."""
     uri = s3.put("stops", "it", b"{}")
     assert read_object(uri, MAX_BYTES) == b"{}"
     s3.kill()
@@ -199,12 +199,12 @@ def test_a_stopped_server_is_told_and_the_next_start_is_fine(
 
 @contextmanager
 def unreachable_server() -> Iterator[str]:
-    """A host that does not even answer to connections."""
+    """Return a host that does not even accept connections."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         address = server.getsockname()
         for _ in range(3):
-            # Whoever comes behind a full queue waits for ever.
+            # Connections beyond a full backlog wait for ever.
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(address)
@@ -235,7 +235,9 @@ SLOW: dict[str, tuple[Answer, str]] = {
 
 
 def test_a_slow_host_is_given_up(s3_environment: pytest.MonkeyPatch) -> None:
-    """After a few seconds, however slowly it answers. All are asked at once, so that the few seconds pass once."""
+    """The timeout is a few seconds, however slowly it answers. All are asked at once, so that this takes the
+    time only once.
+    """
     reasons = {kind: reason for kind, (_, reason) in SLOW.items()} | {
         "unreachable": "does not answer in time"
     }
@@ -257,7 +259,7 @@ def test_a_slow_host_is_given_up(s3_environment: pytest.MonkeyPatch) -> None:
                 "AWS_ENDPOINT_URL", address_of(servers.enter_context(answering(tell_and_answer)))
             )
             told[kind] = pool.submit(refusal, "s3://any/thing")
-            # From then on it does not look into the environment.
+            # From then on the client does not read the environment.
             assert asked.wait(IN_TIME_S)
         s3_environment.setenv("AWS_ENDPOINT_URL", servers.enter_context(unreachable_server()))
         told["unreachable"] = pool.submit(refusal, "s3://any/thing")
@@ -276,7 +278,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_an_odd_answer_is_told(s3_environment: pytest.MonkeyPatch, kind: str) -> None:
-    """With what it says."""
+    """The error has the answer's text."""
     answer, reason = ANSWERS[kind]
     with answering(answer) as port:
         s3_environment.setenv("AWS_ENDPOINT_URL", address_of(port))
@@ -294,7 +296,7 @@ class Seen:
 
 
 class Offsets(ps.ProcessFunction):
-    """Tells for each reading the setting."""
+    """Emits for each reading the current setting."""
 
     offset = ps.Setting(int, 0)
 
@@ -312,7 +314,7 @@ def offsets_job() -> ps.Job:
 def test_settings_come_from_an_object(
     s3: S3Server, s3_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They take effect at the cut, a replay sees the same when the object has changed or is out of reach."""
+    """They take effect at the cut; a replay sees the same after the object has changed or is out of reach."""
     uri = s3.put("settings", "limits.yaml", b"offset: 11\n")
     job = BatchRunner(offsets_job(), parallelism=3)
     job.fetched_folder = str(tmp_path / "kept")
@@ -344,7 +346,9 @@ def test_settings_come_from_an_object(
 def test_servers_that_share_a_bucket_have_one_order_of_transactions(
     s3: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
-    """However they come, one leads, and who has slept while changes were removed continues after the newest one."""
+    """However they start, only one leads, and a server that missed removed changes continues after the newest
+    one.
+    """
     s3.put("servers", "there", b"")
     place = place_of_home("s3://servers/one")
 

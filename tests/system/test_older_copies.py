@@ -1,4 +1,4 @@
-"""A checkpoint that is put back from an older copy: sinks that are exactly once never drop output without a word."""
+"""A checkpoint restored from an older copy: exactly-once sinks never drop output silently."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from penstock.machine.kafka_broker import KafkaBroker
 
 
 class Restored:
-    """A job whose checkpoint is copied, and put back, again and again.
+    """A job whose checkpoint is repeatedly copied and restored.
 
-    `times` is how often each hit must have arrived: those that the checkpoint had forgotten come once more.
+    `times` is how often each hit must have arrived: those that the checkpoint had forgotten arrive once more.
     """
 
     def __init__(self, pipes: Pipes, folder: Path, session: SparkSession) -> None:
@@ -36,7 +36,7 @@ class Restored:
         self.checkpoint = folder / "checkpoint"
 
     def send(self, count: int) -> int:
-        """Send some hits; gives the number of the first."""
+        """Send some hits; return the number of the first."""
         start = len(self._hits)
         new = [{"page": f"page {n % 7}", "number": n} for n in range(start, start + count)]
         self._hits += new
@@ -44,7 +44,7 @@ class Restored:
         return start
 
     def run(self, since: int, new_outputs_from: int | None = None) -> None:
-        """Process what there is; hits from a number on are new to the checkpoint."""
+        """Process all input; hits from a number on are new to the checkpoint."""
         settings = RunSettings(
             bindings=self._pipes.bindings(),
             checkpoint=str(self.checkpoint),
@@ -56,7 +56,7 @@ class Restored:
             with JobInSession(self._session, JOB, settings) as job:
                 job.wait()
         finally:
-            # The session lives on, and looks after the state in the folder that is copied and put back now.
+            # The session continues to maintain the state in the folder that is now copied and restored.
             stop_state_stores(self._session)
         self._times.update(range(since, len(self._hits)))
 
@@ -66,12 +66,12 @@ class Restored:
         shutil.copytree(self.checkpoint, self._copy)
 
     def put_back(self) -> None:
-        """Put the copy where the checkpoint is."""
+        """Restore the copy."""
         shutil.rmtree(self.checkpoint)
         shutil.copytree(self._copy, self.checkpoint)
 
     def check(self) -> None:
-        """Every hit is in each sink as often as it must, with the count of a plain fold."""
+        """Check that every hit is in each sink as often as expected, with the right count."""
         counts = {tally["number"]: tally["hits"] for tally in expected(self._hits)}
         for sink in SINKS:
             received = self._pipes.received(sink)
@@ -81,7 +81,7 @@ class Restored:
 
 
 def go_back(job: Restored, random_: random.Random) -> None:
-    """Let the checkpoint forget some micro-batches: the job is refused, and continues with new outputs."""
+    """Restore a copy that is some micro-batches old: the job is refused, and continues with new outputs."""
     job.run(job.send(random_.randint(5, 30)))
     job.copy()
     forgotten = job.send(random_.randint(5, 30))
@@ -98,7 +98,7 @@ def go_back(job: Restored, random_: random.Random) -> None:
 
 
 def go_on(job: Restored, random_: random.Random) -> None:
-    """Put a copy back that is as far as the sinks: the job just continues."""
+    """Restore a copy that is level with the sinks: the job just continues."""
     job.run(job.send(random_.randint(5, 30)))
     job.copy()
     job.put_back()
@@ -109,7 +109,7 @@ def go_on(job: Restored, random_: random.Random) -> None:
 def rounds(
     pipes: Pipes, folder: Path, session: SparkSession, seed: int, count: int, injected: Injected | None = None
 ) -> None:
-    """Some rounds on one checkpoint, of which each fourth is level."""
+    """Run some rounds on one checkpoint; each fourth copy is level."""
     injected = injected or Injected()
     random_ = random.Random(seed)
     job = Restored(pipes, folder, session)
@@ -123,16 +123,16 @@ def rounds(
     job.check()
 
 
-@pytest.mark.chaos  # of what they have in common with topics, one is enough
+@pytest.mark.chaos  # one round suffices for what they share with topics
 def test_folders_drop_nothing_when_a_checkpoint_goes_back(tmp_path: Path, spark: SparkSession) -> None:
-    """It is refused; with new outputs all that is new arrives, and what was forgotten comes once more."""
+    """The job is refused; with new outputs all new output arrives, and forgotten output arrives once more."""
     rounds(FolderPipes(tmp_path), tmp_path, spark, seed=1, count=1)
 
 
 def test_topics_drop_nothing_when_a_checkpoint_goes_back(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """As above, with transactions."""
+    """The same with transactions."""
     rounds(TopicPipes(kafka), tmp_path, spark, seed=1, count=1)
 
 
@@ -140,7 +140,7 @@ def test_topics_drop_nothing_when_a_checkpoint_goes_back(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["folders", "topics"])
 def test_twenty_copies(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, kind: str) -> None:
-    """As above, with copies that are level as well."""
+    """The same, with copies that are level as well."""
     pipes: Pipes = FolderPipes(tmp_path) if kind == "folders" else TopicPipes(kafka)
     with noting("older copies", f'-k "twenty_copies and {kind}"', "2") as injected:
         rounds(pipes, tmp_path, spark, seed=2, count=20, injected=injected)

@@ -1,4 +1,4 @@
-"""The sink of OpenSearch on a real node: the newest documents, whatever tasks, runs and the node do."""
+"""The OpenSearch sink on a real node: documents are the newest, whatever happens to tasks, runs and the node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def index() -> str:
-    """A name that nothing has."""
+    """Return the name of an index that does not exist."""
     return f"index-{next(_numbers)}"
 
 
@@ -44,12 +44,12 @@ def bind(uri: str) -> OpenSearchBinding:
 
 
 def opened(uri: str, kind: RecordType = READING, key: Sequence[str] | None = None) -> Sink:
-    """A sink of a run that has just begun."""
+    """Return the sink of a run that has just begun."""
     return started_sink(bind(uri), kind, key)
 
 
 def test_a_document_is_the_last_record(server: OpenSearchServer, index: str) -> None:
-    """Writing again changes nothing, nor does a later write of an older version."""
+    """Rewriting changes nothing, and neither does a late write of an older version."""
     sink = opened(server.uri(index))
     first = rows(READING, (1, 20.5, "a"), (2, 1.0, None), (1, 21.0, "b"))
     second = rows(READING, (1, 22.0, None), (3, 1e20, 'q"é\n'))
@@ -67,7 +67,7 @@ def test_a_document_is_the_last_record(server: OpenSearchServer, index: str) -> 
 
 
 def test_upserts_replace_and_delete(server: OpenSearchServer, index: str) -> None:
-    """The last change of a key counts, and what an older attempt writes stays deleted."""
+    """The last change of a key counts; a deleted key stays deleted though an older attempt writes it late."""
     sink = opened(server.uri(index), CHANGE, ["sensor"])
     write(
         sink, 100, rows(CHANGE, ("+U", 1, 1.0), ("+U", 2, 2.0)), rows(CHANGE, ("-D", 1, 1.0), ("+U", 2, 3.0))
@@ -83,7 +83,7 @@ def test_upserts_replace_and_delete(server: OpenSearchServer, index: str) -> Non
 
 
 def test_a_field_names_the_index(server: OpenSearchServer, index: str) -> None:
-    """A record without it, with a name that no index may have, or with a value of another type, is rejected."""
+    """Rejected are records without the field, with an invalid index name, or with a value of another type."""
     sink = opened(server.uri(index + "-{room}"))
     assert write(sink, 100, rows(READING, (1, 1.0, "a"), (2, 2.0, "b"))) == []
     assert list(server.documents(f"{index}-b")) == ["2"]
@@ -99,7 +99,7 @@ def test_a_field_names_the_index(server: OpenSearchServer, index: str) -> None:
 
 
 def test_an_id_that_no_document_can_have_is_rejected(server: OpenSearchServer, index: str) -> None:
-    """The server would refuse all that is in the request with it."""
+    """Otherwise the server would refuse the whole request."""
     sink = opened(server.uri(index, "?id={room}"))
     ids = ["a", "", "x" * 513, "\N{GRINNING FACE}" * 129, "y" * 512]
     rejected = write(sink, 100, rows(READING, *((number, 1.0, name) for number, name in enumerate(ids))))
@@ -112,7 +112,7 @@ def test_an_id_that_no_document_can_have_is_rejected(server: OpenSearchServer, i
 
 @pytest.mark.chaos
 def test_large_blocks_are_several_requests(server: OpenSearchServer, index: str) -> None:
-    """And a document that the server does not take is rejected."""
+    """A document that the server does not accept is rejected."""
     sink = opened(server.uri(index))
     write(sink, 100, rows(READING, *((number, 1.0, "a") for number in range(5_000))))
     assert len(server.documents(index)) == 5_000
@@ -120,7 +120,7 @@ def test_large_blocks_are_several_requests(server: OpenSearchServer, index: str)
     assert only.row == 0
     assert "more than" in only.reason
     assert server.documents(index)["2"]["celsius"] == 9.0
-    # A tenth of the memory of the server, which is more than it ever takes at once.
+    # A tenth of the server's memory, which is more than it ever accepts at once.
     sink = opened(server.uri(index, "?id={sensor}&retry_s=1"))
     (only,) = write(sink, 20_000, rows(READING, (1, 1.0, "a"), (3, 1.0, "x" * (30 << 20)), (2, 8.0, "b")))
     assert only.row == 1
@@ -130,7 +130,7 @@ def test_large_blocks_are_several_requests(server: OpenSearchServer, index: str)
 
 @pytest.mark.chaos
 def test_random_attempts_end_at_the_last_values(server: OpenSearchServer, index: str) -> None:
-    """Attempts that end anywhere, and send what they have left between later ones."""
+    """Attempts end anywhere, and send their remaining writes between later attempts."""
     chance = random.Random(3)
     sink, version = opened(server.uri(index), CHANGE, ["sensor"]), 10
     expected: dict[str, float] = {}
@@ -162,7 +162,7 @@ def test_random_attempts_end_at_the_last_values(server: OpenSearchServer, index:
 
 
 def test_an_index_that_takes_nothing_ends_the_run(server: OpenSearchServer, index: str) -> None:
-    """It is no record's fault."""
+    """No record is to blame."""
     server.ask("PUT", f"/{index}", {"settings": {"index.blocks.write": True}})
     with pytest.raises(ExternalSystemError, match=r"takes no documents \(403 cluster_block_exception"):
         write(opened(server.uri(index)), 100, rows(READING, (1, 1.0, "a")))
@@ -173,7 +173,7 @@ def test_an_index_that_takes_nothing_ends_the_run(server: OpenSearchServer, inde
 
 
 def test_a_server_that_is_away_is_an_error(server: OpenSearchServer, index: str) -> None:
-    """At the start at once, and later after retry_s."""
+    """The error comes at once at the start, and later after retry_s."""
     with pytest.raises(ExternalSystemError, match="cannot be reached or written"):
         opened(f"opensearch://127.0.0.1:{free_port()}/{index}?id=1")
     with pytest.raises(BindingError, match="does not answer with TLS"):
@@ -181,7 +181,7 @@ def test_a_server_that_is_away_is_an_error(server: OpenSearchServer, index: str)
 
 
 def test_doctor_asks_the_server(server: OpenSearchServer, index: str) -> None:
-    """And writes nothing."""
+    """It writes nothing."""
     told = check_binding("latest", bind(server.uri(index)), is_source=False)
     assert (told.status, told.found) == (
         "ok",

@@ -1,4 +1,6 @@
-"""A job as its operators see it, over a kill -9: commands from other processes, metrics, logs, and who did what."""
+"""A job as its operators see it, over a kill -9: commands from other processes, metrics, logs, and the audit
+trail.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ READ = ("penstock_records_in_total", "readings")
 
 
 class Operator:
-    """Somebody at a terminal, who names the checkpoint once."""
+    """A user at a terminal, who names the checkpoint once."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._environment = {"PENSTOCK_CHECKPOINT": str(checkpoint)}
@@ -96,7 +98,7 @@ class Operator:
         return self.control(*limit_command(key, value), *more)
 
     def history(self, command_id: str) -> dict[str, Any]:
-        """What status says, which is what history says."""
+        """Return the history of commands, on which `status` and `history` must agree."""
         history = self.control("status", command_id, "-ojson").summary
         lines = self.control("history", "--last=100", "-ojson").out.splitlines()
         (listed,) = [receipt for receipt in map(json.loads, lines) if receipt["id"] == command_id]
@@ -106,14 +108,14 @@ class Operator:
 
 
 def here(*arguments: str, environment: Mapping[str, str] | None = None) -> Result:
-    """A command of the command line in this process, which is another one than the job's."""
+    """Run a command of the command line in this process, which is not the job's."""
     done = CliRunner().invoke(app, arguments, env=environment)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return Result(done.exit_code, done.stdout, done.stderr)
 
 
 def told(*arguments: str) -> str:
-    """What a command prints that goes well."""
+    """Return the output of a command that succeeds."""
     result = here(*arguments)
     assert result.code == 0, result
     return result.out
@@ -124,18 +126,18 @@ def limit_command(key: int, value: object) -> list[str]:
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
-    """All whole lines, each of which must be an object."""
+    """Return all complete lines, each of which must be a JSON object."""
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
 def address(job: JobProcess | JobInSession) -> str:
-    """Where the job says that its metrics are."""
+    """Return the address at which the job serves its metrics."""
     await_true(lambda: "/metrics" in job.err or not job.running, lambda: job.err)
     return re.findall(r"http://\S+/metrics", job.err)[0]
 
 
 def scraped(url: str) -> dict[tuple[str, str], float]:
-    """The values that Prometheus would get, by name and the label that is not the job's name."""
+    """Return the values that Prometheus would get, by name and by the label other than the job's name."""
     return {
         (
             sample.name,
@@ -168,7 +170,7 @@ def test_a_job_is_steered_watched_and_on_record_over_a_kill(
 def steer_over_a_kill(
     place: str, tmp_path: Path, request: pytest.FixtureRequest, spark: SparkSession, injected: Injected
 ) -> None:
-    """Two runs, of which the first is killed; the second one is in the shared session."""
+    """Run the job twice, the first run being killed; the second one is in the shared session."""
     (tmp_path / "limits.py").write_text(JOB)
     for name in ("readings", "bounds"):
         (tmp_path / name).mkdir()
@@ -216,10 +218,10 @@ def steer_over_a_kill(
         assert again.code == 0, again
         await_true(lambda: operator.control("status", "late").out.count("APPLIED"), lambda: job.err)
         write_file(tmp_path / "readings", "2.jsonl", [{"sensor": number} for number in (1, 2, 3, 4)])
-        # Counters begin anew with each run.
+        # Counters restart with each run.
         await_true(lambda: scraped(url)[READ] == 4, lambda: f"{scraped(url)} {job.err}")
         assert scraped(url)["penstock_step_keys", "limits"] == 3
-        # To this process a job that runs in it is one that has ended.
+        # From this process, a job that runs in it looks like one that has ended.
         asked = operator.as_process("stop", str(checkpoint))
         assert asked.code == 0, asked
         stopped = job.wait()
@@ -231,15 +233,15 @@ def steer_over_a_kill(
     assert {command_id: operator.history(command_id)["status"] for command_id in statuses} == statuses
     assert operator.control("history", "--step=limits", "--kind=limit", "-ojson").out.count("\n") == 5
     check_record(logged, stopped, checkpoint)
-    # Skips where the tool cannot be had, so it comes last.
+    # This comes last, since it skips the test where the tool is missing.
     with (tmp_path / "metrics.txt").open("rb") as metrics:
         promtool(find_promtool(tmp_path), "check", "metrics", stdin=metrics)
 
 
 def send_of_each_status(operator: Operator, checkpoint: Path, job: JobProcess) -> dict[str, str]:
-    """Send commands that are applied, rejected and degraded; gives their ids with the status of each."""
+    """Send commands that are applied, rejected and degraded; return their ids by status."""
     await_true((checkpoint / "control.json").exists, lambda: f"it does not start: {job.err}")
-    # The first one is a process of its own.
+    # The first one runs in a process of its own.
     applied = operator.as_process("control", *limit_command(1, 5), "--wait", "--timeout=150", "-ojson")
     assert (applied.code, applied.summary["status"]) == (0, "APPLIED"), applied
     assert applied.summary["details"] == [[1, {"was": None}]]
@@ -254,7 +256,7 @@ def send_of_each_status(operator: Operator, checkpoint: Path, job: JobProcess) -
 
 
 def check_metrics(page: dict[tuple[str, str], float], found: dict[str, Any]) -> None:
-    """What Prometheus gets is what the checkpoint has."""
+    """Check that Prometheus gets the values in the checkpoint."""
     assert found["running"]
     newest = found["metrics"]
     assert page["penstock_running", ""] == 1
@@ -264,7 +266,7 @@ def check_metrics(page: dict[tuple[str, str], float], found: dict[str, Any]) -> 
 
 
 def check_log(job: JobProcess, checkpoint: Path) -> str:
-    """The log of a run, which has what functions print and log, as has a file; gives the run's id."""
+    """Check the log of a run, which has what functions print and log, as does a file; return the run's id."""
     wanted = {"printed 5", "logged 5"}
 
     def printed() -> set[str]:
@@ -279,9 +281,9 @@ def check_log(job: JobProcess, checkpoint: Path) -> str:
 
 
 def check_record(killed: str, stopped: RunSummary, checkpoint: Path) -> None:
-    """The events of both runs, and that none runs now."""
+    """Check that there are the events of both runs, and that none runs now."""
     events = [json.loads(line) for line in told("events", str(checkpoint), "-ojson").splitlines()]
-    # Beside those that tell of commands.
+    # Without those of commands.
     runs = [event for event in events if event["event"] != "commands"]
     assert len(runs) < len(events)
     assert [event["event"] for event in runs] == ["started", "started", "stopped"]

@@ -1,6 +1,7 @@
-"""Kill -9 in real time with at-least-once outputs: a reader that looks at origins has each command once.
+"""Kill -9 in real time with at-least-once outputs: a reader that deduplicates by origin gets each command
+once.
 
-What a killed interval has written is in the topic, and the interval begins anew with other rounds.
+The output of a killed interval stays in the topic, and the interval restarts with other rounds.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from penstock.machine.kafka_broker import KafkaBroker
 
 JOB = Path(__file__).with_name("switch_job.py")
 INTERVAL_MS = 2000
-# More than the readings that wait when a run ends cause.
+# More than the readings that wait when a run ends can cause.
 MANY = 500
 
 
 def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s: float) -> None:
-    """Kill a worker or the driver while it writes commands that are not committed."""
+    """Kill a worker or the driver while it writes uncommitted commands."""
     before = reader.count
     await_true(
         lambda: (reader.read() and reader.count > before + 20) or not job.running,
@@ -40,7 +41,7 @@ def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s
     if victim == "worker":
         kill(busiest(job.workers()), signal.SIGKILL)
         before = reader.count
-        # Between two intervals no task of Spark fails with it, and the run goes on with new engines.
+        # Between two intervals no Spark task fails with it, and the run continues with new engines.
         await_true(
             lambda: (reader.read() and reader.count > before + MANY) or not job.running,
             lambda: f"neither ended nor went on: {job.out} {job.err}",
@@ -81,18 +82,18 @@ def survive(kafka: KafkaBroker, spark: SparkSession, folder: Path, seed: int, vi
     assert (summary.status, summary.dead_letters) == ("finished", 0)
 
 
-@pytest.mark.chaos  # test_kills.py kills a job in real time, too
+@pytest.mark.chaos  # test_kills.py also kills a job in real time
 def test_a_reader_of_origins_has_each_command_once(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """After the kill of a worker, or of the driver if the run survives that: none is missing, none is there twice."""
+    """A worker is killed, and the driver if the run survives that: no command is missing or doubled."""
     survive(kafka, spark, tmp_path, 1, ["worker"])
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_many_kills_with_origins(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
-    """As above, with 30 kills."""
+    """The same with 30 kills."""
     with noting("kills of jobs", "-k test_many_kills_with_origins", "21") as injected:
         victims = random.Random(21).choices(["worker", "driver"], k=30)
         for victim in victims:

@@ -1,4 +1,6 @@
-"""A paused step holds its data in order, up to a bound; then the data streams are not read until it is resumed."""
+"""A paused step holds its data in order, up to a bound; beyond it the data streams are not read until it is
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_a_paused_step_stops_its_sources_and_loses_nothing(
 def test_a_paused_job_that_is_killed_is_paused_again(
     data: str, tmp_path: Path, kafka: KafkaBroker, spark: SparkSession
 ) -> None:
-    """Its sources stand still from the start."""
+    """Its sources are stopped from the start."""
     readings = FolderOfReadings(tmp_path / "readings") if data == "folder" else TopicOfReadings(kafka)
     with noting("paused jobs", f'-k "paused_job_that_is_killed and {data}"') as injected:
         injected.add("kill -9 of a driver")
@@ -49,7 +51,7 @@ def test_a_paused_job_that_is_killed_is_paused_again(
 
 
 class Readings(Protocol):
-    """Where the job reads; a micro-batch takes one file, or as many readings."""
+    """The input of the job; a micro-batch takes one file, or as many readings."""
 
     uri: str
 
@@ -57,7 +59,7 @@ class Readings(Protocol):
         """Write some files, or as many readings to the topic."""
 
     def count(self, end: Any) -> int:
-        """How many readings are before the end in a cut."""
+        """Return how many readings are before the end in a cut."""
 
 
 class FolderOfReadings:
@@ -90,7 +92,7 @@ class TopicOfReadings:
 
 
 class Pausable:
-    """The job of sums: its readings, the commands to it, and how far it is."""
+    """The sums job: its readings, the commands to it, and its progress."""
 
     def __init__(self, readings: Readings, root: Path) -> None:
         for name in ("sums", "seen", "checkpoint/commands"):
@@ -134,22 +136,22 @@ class Pausable:
         return count_records(self._root / "seen")
 
     def read(self) -> int:
-        """How many readings are in a micro-batch by now."""
+        """Return how many readings are in planned micro-batches so far."""
         cut = read_cut(self._checkpoint, newest_batch(self._checkpoint / "offsets"))
         return self._readings.count(cut.ends["readings"])
 
     def await_standstill(self, job: Job) -> int:
-        """Wait until a micro-batch takes no readings, of which some wait; gives how many were read."""
+        """Wait until micro-batches take no readings though some wait; return how many were read."""
         while True:
             before = self.read()
-            # It is applied in a later micro-batch.
+            # The command is applied in a later micro-batch.
             self.add(job, 0)
             if self.read() == before:
                 return before
 
 
 def pause_and_resume(readings: Readings, root: Path, spark: SparkSession, *, kills: bool) -> None:
-    """Pause, feed more than may be held, and resume; with a kill -9 in between."""
+    """Pause, send more than may be held, and resume; with a kill -9 in between."""
     sums = Pausable(readings, root)
     sums.feed(1)
     with contextlib.ExitStack() as jobs:
@@ -184,13 +186,13 @@ def pause_and_resume(readings: Readings, root: Path, spark: SparkSession, *, kil
         assert job.stop().status == "stopped"
     seen = sums.seen()
     assert in_order([record["number"] for record in seen]) == list(range(sums.sent))
-    # The command came before the readings that were held, which see what it did.
+    # The command came before the held readings, which see its effect.
     totals = {record["number"]: record["total"] for record in seen if record["sensor"] == 3}
     assert all(total == (5 if number >= FILE else 0) for number, total in totals.items())
 
 
 def in_order(numbers: Sequence[int]) -> list[int]:
-    """All numbers sorted, after a check that those of each sensor came in order."""
+    """Return all numbers sorted, after checking that those of each sensor came in order."""
     for sensor in range(7):
         mine = [number for number in numbers if number % 7 == sensor]
         assert mine == sorted(mine)

@@ -1,4 +1,4 @@
-"""Jobs that write to PostgreSQL, and read from it: each output is a row once, whichever process or server is killed."""
+"""Jobs from and to PostgreSQL: each output is one row, whichever process or server is killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHANGELOG_JOB = Path(__file__).with_name("changing_hits.sql")
 
 
 class Feed(FileFeed):
-    """Readings in files, and the table of what the job makes of them."""
+    """Readings in files, and the table of the job's output."""
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         super().__init__(folder)
@@ -48,7 +48,7 @@ class Feed(FileFeed):
         )  # type: ignore[arg-type]
 
     def rows(self) -> list[tuple[int, int]]:
-        """The rows of the table; none before the job has created it."""
+        """Return the rows of the table; none before the job has created it."""
         table = self.uri.rpartition("/")[2]
         try:
             with psycopg.connect(self._server.url("postgres")) as connection:
@@ -87,7 +87,7 @@ class TableFeed(Feed):
         return dataclasses.replace(found, bindings={**found.bindings, "commands": commands})
 
     def write(self) -> None:
-        """Insert the next rows, unless the server is away; whether it has them is then found out the next time."""
+        """Insert the next rows, unless the server is down; the next write finds out whether it has them."""
         with suppress(psycopg.OperationalError):
             self.execute(
                 f"INSERT INTO {self.table} (sensor, number) SELECT sensor, {self.files} "
@@ -104,7 +104,7 @@ class TableFeed(Feed):
 
 
 class UpsertFeed(Feed):
-    """Readings in files, a table whose rows are added, changed and deleted, and the history of these changes."""
+    """Readings in files, a table with inserts, updates and deletes, and the history of these changes."""
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         super().__init__(folder, server)
@@ -119,7 +119,7 @@ class UpsertFeed(Feed):
         )
 
     def assert_each_change_once(self) -> None:
-        """The rows are those of a fold, and none was written again, or with an older count, on the way there."""
+        """Check that rows equal the model's, and none was written again, or with an older count, on the way."""
         table = self.uri.rpartition("/")[2]
         with psycopg.connect(self._server.url("postgres")) as connection:
             rows = connection.execute(f"SELECT sensor, hits FROM {table} ORDER BY sensor").fetchall()
@@ -143,9 +143,10 @@ class UpsertFeed(Feed):
 def test_a_job_reads_and_writes_each_row_once_in_both_modes(
     tmp_path: Path, spark: SparkSession, postgres: PostgresServer
 ) -> None:
-    """It continues from the checkpoint, in real time after micro-batches; no secret is in the checkpoint.
+    """It continues from its checkpoint, in real time after micro-batches; the checkpoint has no secret.
 
-    What does not fit the stream's schema, and what the table refuses, is a dead letter. Commands come from a table too.
+    Records that do not fit the stream's schema, and rows that the table refuses, are dead letters. Commands
+    come from a table too.
     """
     feed = TableFeed(tmp_path, postgres)
     feed.write()
@@ -188,7 +189,7 @@ def test_a_job_reads_and_writes_each_row_once_in_both_modes(
 @pytest.mark.parametrize("kind", [Feed, TableFeed])
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind: type[Feed]) -> None:
-    """Twenty in each mode, under load: readings from files, or from a table."""
+    """Twenty kills in each mode, under load: readings come from files, or from a table."""
     seed = (8 if interval_ms else 7) + (2 if kind is TableFeed else 0)
     does = "reads and writes tables" if kind is TableFeed else "writes to PostgreSQL"
     suite = "database sources" if kind is TableFeed else "database sinks"
@@ -212,7 +213,7 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_that_upserts_into_postgresql(tmp_path: Path, interval_ms: int) -> None:
-    """Ten in each mode, under load, of a changelog whose rows come, change and go."""
+    """Ten kills in each mode, under load, with a changelog of inserts, updates and deletes."""
     seed = 12 if interval_ms else 11
     mode = "real time" if interval_ms else "micro-batches"
     with PostgresServer() as server:

@@ -1,4 +1,4 @@
-"""The sink of PostgreSQL on a real server: each record once, whatever tasks, sessions and the server do."""
+"""The PostgreSQL sink on a real server: each record once, whatever happens to tasks, sessions and the server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CREATE TRIGGER judged BEFORE INSERT ON readings FOR EACH ROW EXECUTE FUNCTION ju
 
 
 class Tables:
-    """The tables of a schema of their own, and sinks that write to them."""
+    """Tables in a separate schema, and sinks that write to them."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
@@ -103,7 +103,7 @@ def write(sink: PostgresSink, batch: int, *blocks: pa.RecordBatch, partition: in
 
 
 def test_each_record_is_a_row_once(tables: Tables) -> None:
-    """Also when a task runs again after its commit; the sink knows its newest micro-batch."""
+    """This includes a task that is repeated after its commit; the sink knows its newest micro-batch."""
     sink = tables.sink()
     assert sink.newest("line", "") == -1
     blocks = readings((1, 20.5, "a"), (2, None, None)), readings((3, float("inf"), 'quoted "x",\n\\.'))
@@ -134,7 +134,9 @@ def test_a_task_that_ends_before_its_commit_leaves_nothing(tables: Tables) -> No
 
 
 def test_the_last_record_of_a_key_stays(tables: Tables) -> None:
-    """In one block, in later ones, and in later micro-batches; other columns of the table keep their values."""
+    """This holds within a block, over blocks, and over micro-batches; other columns of the table keep their
+    values.
+    """
     sink = tables.sink(upsert_by="sensor")
     tables.connection.execute("ALTER TABLE readings ADD COLUMN seen boolean DEFAULT true")
     write(sink, 0, readings((1, 1.0, "a"), (2, 1.0, "b"), (1, 2.0, "a")), readings((2, 3.0, "b")))
@@ -144,7 +146,7 @@ def test_the_last_record_of_a_key_stays(tables: Tables) -> None:
 
 
 def test_changes_update_and_delete_rows(tables: Tables) -> None:
-    """The row of a key is what its last change says."""
+    """The row of a key is as its last change says."""
     sink = tables.sink(CHANGE, ("sensor",))
     write(sink, 0, changes(("+U", 1, 1.0), ("+U", 2, 1.0), ("+U", 3, 1.0)))
     write(
@@ -157,7 +159,7 @@ def test_changes_update_and_delete_rows(tables: Tables) -> None:
 
 
 def test_what_the_table_refuses_is_rejected_record_by_record(tables: Tables) -> None:
-    """A replay of a micro-batch rejects the same, although the table would take it by now."""
+    """A replay rejects the same records, even if the table would accept them by then."""
     tables.connection.execute(
         "CREATE TABLE readings (sensor smallint PRIMARY KEY, celsius float CHECK (celsius < 100), room varchar(3))"
     )
@@ -195,7 +197,7 @@ def test_what_the_table_refuses_is_rejected_record_by_record(tables: Tables) -> 
     ],
 )
 def test_limits_and_triggers_refuse_one_record(tables: Tables, statement: str, reason: str) -> None:
-    """What no repetition changes is no trouble of the server."""
+    """Errors that a retry cannot fix are the record's, not the server's."""
     sink = tables.sink()
     tables.connection.execute(statement)
     rejected = write(sink, 0, readings((1, 1.0, "a"), (2, 1.0, random.Random(1).randbytes(9000).hex())))
@@ -206,7 +208,7 @@ def test_limits_and_triggers_refuse_one_record(tables: Tables, statement: str, r
 
 @pytest.mark.parametrize("takes_nulls", [False, True])
 def test_a_key_with_a_null_replaces_its_row_or_is_rejected(tables: Tables, takes_nulls: bool) -> None:
-    """A unique index that takes nulls as different would have a row more for each record."""
+    """With a unique index that treats nulls as distinct, each such record would add a row."""
     more = "NULLS NOT DISTINCT" if takes_nulls else ""
     tables.connection.execute(f"CREATE TABLE readings (sensor int, celsius float, room text UNIQUE {more})")
     kind = record_type("_change STRING NOT NULL, celsius DOUBLE, room STRING")
@@ -225,7 +227,7 @@ def test_a_key_with_a_null_replaces_its_row_or_is_rejected(tables: Tables, takes
 
 
 def test_a_column_that_is_widened_takes_its_values_at_once(tables: Tables) -> None:
-    """The connection, with its staged rows, is that of the micro-batch before."""
+    """The connection and its staging table are those of the previous micro-batch."""
     tables.connection.execute("CREATE TABLE readings (sensor int PRIMARY KEY, celsius float, room text)")
     sink = tables.sink(upsert_by="sensor")
     assert len(write(sink, 0, readings((1, 1.0, "a"), (2**40, 1.0, "a")))) == 1
@@ -235,7 +237,7 @@ def test_a_column_that_is_widened_takes_its_values_at_once(tables: Tables) -> No
 
 
 def test_all_types_come_as_they_are(tables: Tables) -> None:
-    """Into a table that the sink has created."""
+    """The sink has created the table."""
     kind = record_type(
         "flag BOOLEAN, small SMALLINT, big BIGINT, price DECIMAL(38, 18), at TIMESTAMP, day DATE, raw BINARY, "
         "list ARRAY<DOUBLE>, map MAP<STRING, BIGINT>"
@@ -315,7 +317,7 @@ def test_all_types_come_as_they_are(tables: Tables) -> None:
 def test_a_table_that_does_not_fit_is_told_at_the_start(
     tables: Tables, creation: str | None, parameters: dict[str, str], expected: str
 ) -> None:
-    """With the statement that mends it."""
+    """The error has the statement that repairs it."""
     if creation is not None:
         tables.connection.execute(creation)
     with pytest.raises(BindingError, match=expected):
@@ -323,7 +325,7 @@ def test_a_table_that_does_not_fit_is_told_at_the_start(
 
 
 def test_a_login_that_is_refused_is_told_without_the_password(tables: Tables) -> None:
-    """It is the user's mistake; a server that does not answer is not."""
+    """The error is the user's fault; that of an unresponsive server is not."""
     sink = PostgresSink(tables.binding(user="tester:wr0ng"), READING)
     with pytest.raises(BindingError, match=r"refuses the login .*authentication failed") as error:
         sink.prepare("line", "")
@@ -333,7 +335,7 @@ def test_a_login_that_is_refused_is_told_without_the_password(tables: Tables) ->
 
 
 def test_a_password_comes_from_the_environment(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that is shown has it."""
+    """Nothing displayed has it."""
     monkeypatch.setenv("ALERTS_PASSWORD", PASSWORD)
     binding = tables.binding(user="tester", password="env:ALERTS_PASSWORD", create_table="true")
     PostgresSink(binding, READING).prepare("line", "")
@@ -341,7 +343,7 @@ def test_a_password_comes_from_the_environment(tables: Tables, monkeypatch: pyte
 
 
 def test_a_user_without_rights_is_told_which(tables: Tables) -> None:
-    """On the table, and for the progress beside it; a job would fail at its first record otherwise."""
+    """The rights concern the table and the progress table; otherwise a job would fail at its first record."""
     tables.connection.execute("CREATE TABLE readings (sensor int, celsius float, room text)")
     role = f"poor_{tables.schema}"
     tables.connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
@@ -358,7 +360,7 @@ def test_a_user_without_rights_is_told_which(tables: Tables) -> None:
 
 
 def _stand_still(sink: PostgresSink, ready: Connection) -> None:
-    """Write without an end, as a worker that was stopped in the midst of its task."""
+    """Write without finishing, like a worker suspended during its task."""
     task = begin(sink, 0)
     task.write(readings((1, 1.0, "stale")), None)
     ready.send(None)
@@ -372,7 +374,7 @@ def _stand_still(sink: PostgresSink, ready: Connection) -> None:
 
 
 def test_a_task_that_stands_still_keeps_nobody_waiting(tables: Tables) -> None:
-    """Its session holds the rows that the next attempt writes; when it continues, it writes nothing."""
+    """Its session locks the rows that the next attempt writes; when it resumes, it writes nothing."""
     sink = tables.sink(upsert_by="sensor")
     here, there = multiprocessing.Pipe()
     stale = multiprocessing.get_context("spawn").Process(target=_stand_still, args=(sink, there))
@@ -392,7 +394,7 @@ def test_a_task_that_stands_still_keeps_nobody_waiting(tables: Tables) -> None:
 
 
 def test_a_server_that_was_gone_is_used_again(tables: Tables, postgres: PostgresServer) -> None:
-    """What was not committed is written again, on a new connection."""
+    """Uncommitted rows are written again, on a new connection."""
     sink = tables.sink()
     write(sink, 0, readings((1, 1.0, "a")))
     task = begin(sink, 1)
@@ -414,7 +416,7 @@ def test_a_server_that_was_gone_is_used_again(tables: Tables, postgres: Postgres
 
 
 def test_random_attempts_write_each_record_once(tables: Tables) -> None:
-    """Tasks that end anywhere, run again after their commit, or run beside another attempt of themselves."""
+    """Tasks end anywhere, are repeated after their commit, or run beside another attempt."""
     chance = random.Random(4)
     sink, expected = tables.sink(), []
     for batch in range(40):
@@ -444,7 +446,7 @@ def test_random_attempts_write_each_record_once(tables: Tables) -> None:
 
 
 def test_doctor_says_whether_the_table_is_there(tables: Tables) -> None:
-    """Without making it."""
+    """It does not create it."""
     tables.connection.execute("CREATE TABLE readings (sensor int)")
     found = check_binding("alerts", tables.binding(), is_source=False)
     assert (found.status, found.found) == (

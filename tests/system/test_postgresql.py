@@ -1,4 +1,4 @@
-"""The store on a real PostgreSQL."""
+"""The server's store on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.server.store.transactions import EngineTransactions
 
 
 class TestPostgresql(StoreCases):
-    """All cases, on a server."""
+    """All cases of the store, on a server."""
 
     @pytest.fixture
     def url(self, postgres: PostgresServer) -> str:
@@ -42,7 +42,7 @@ class TestPostgresql(StoreCases):
     def test_a_store_that_was_gone_is_used_again(
         self, url: str, store: Store, postgres: PostgresServer
     ) -> None:
-        """While the server is down, each use says so without the password; then all continues."""
+        """While the server is down, each use raises an error without the password; then all continues."""
         store.submit(new_job(), asks())
         postgres.kill()
         try:
@@ -57,7 +57,9 @@ class TestPostgresql(StoreCases):
     def test_a_manager_that_stands_still_keeps_nobody_waiting(
         self, url: str, store: Store, clock: object
     ) -> None:
-        """Nor in the midst of a transaction that has locked who leads: the database ends it, and another leads."""
+        """This holds within a transaction that has locked the leadership: the database ends it, and another
+        manager leads.
+        """
         assert store.lead("a", 1000) == 1
         stands_still = connect(url)
         with stands_still.connect() as connection:
@@ -73,7 +75,7 @@ class TestPostgresql(StoreCases):
         stands_still.dispose()
 
     def test_who_waited_while_the_lease_was_renewed_does_not_lead(self, url: str, store: Store) -> None:
-        """The time counts at which the lease is looked at, and not that at which the wait for it began."""
+        """The time that counts is when the lease is read, not when the wait for it began."""
         assert store.lead("a", LEASE_MS) == 1
         engine = connect(url)
         with engine.connect() as connection:
@@ -85,8 +87,8 @@ class TestPostgresql(StoreCases):
             deadline = time.monotonic() + 10
             while not connection.execute(waiting).scalar_one() and time.monotonic() < deadline:
                 time.sleep(0.02)
-            # The lease is renewed for 400 ms more, which must have passed by the database's clock. Seen from before
-            # the wait it ends later than any lease may, as one does whose clock was set back.
+            # The lease is extended by 400 ms, which must have passed by the database's clock. Seen from
+            # before the wait it ends later than any lease may, like one from a clock that was set back.
             time.sleep(0.5)
             connection.execute(leadership.update().values(expires_ms=row.expires_ms + 400))
             connection.commit()

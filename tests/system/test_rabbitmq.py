@@ -1,6 +1,7 @@
-"""RabbitMQ: queues and streams of a real broker reach the journal, through kills of the broker and of the receiver.
+"""RabbitMQ: queues and streams of a real broker reach the journal, despite kills of the broker and the
+receiver.
 
-Records of sinks reach a queue, or become dead letters. All tests have one broker.
+Records of sinks reach a queue, or become dead letters. All tests share one broker.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ KIND = record_type("room STRING, n BIGINT")
 
 @pytest.fixture(scope="module")
 def node(rabbitmq: RabbitNode) -> RabbitNode:
-    """The broker, with a queue and a stream for each test that kills something."""
+    """Start the broker, with a queue and a stream for each test that kills something."""
     for test in ("order", "receiver", "few-kills", "many-kills"):
         check_queue(binding(rabbitmq.queue_uri(f"{test}-queue", "?create=true")))  # type: ignore[arg-type]
         check_stream(binding(rabbitmq.stream_uri(f"{test}-stream", "?create=true")))  # type: ignore[arg-type]
     declare(rabbitmq, "patient")
-    # What was declared just before a kill may be lost.
+    # A declaration just before a kill may be lost.
     rabbitmq.restart()
     return rabbitmq
 
@@ -87,7 +88,7 @@ def uri_of(node: RabbitNode, name: str, more: str = "") -> str:
 
 
 def numbers(*bounds: int) -> list[bytes]:
-    """Messages that are no lines: each has a zero byte and a line end."""
+    """Return binary messages: each has a zero byte and a newline."""
     return [b"%d\0\n" % number for number in range(*bounds)]
 
 
@@ -102,7 +103,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_all_messages_come_in_order_and_a_bounded_run_ends(
     node: RabbitNode, kind: str, tmp_path: Path
 ) -> None:
-    """Each run reads what is there, behind what the last one read; one that finds nothing ends as well."""
+    """Each run reads the available messages after those of the last run; one without messages ends as well."""
     name = f"order-{kind}"
     for low, high in ((0, 3_000), (3_000, 3_010), (3_010, 3_010)):
         if low < high:
@@ -131,7 +132,7 @@ def test_a_killed_receiver_costs_nothing(node: RabbitNode, kind: str, tmp_path: 
 
 @contextmanager
 def receiving_process(folder: Path, uri: str, mode: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A receiver in a process of its own, which does not outlive the block."""
+    """Run a receiver in its own process, which ends with the block."""
     command = [sys.executable, str(RECEIVING), str(folder), uri, mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -141,10 +142,10 @@ def receiving_process(folder: Path, uri: str, mode: str) -> Iterator[subprocess.
 
 
 def check_each_comes_once(node: RabbitNode, name: str, folder: Path, count: int) -> None:
-    """A receiver that nobody kills completes the journal; what comes from a stream is in order, too."""
+    """Check that an undisturbed receiver completes the journal; a stream's messages are in order, too."""
     with receiver(folder, uri_of(node, name)) as receiving:
         wait_until(lambda: len(journaled(folder)) >= count)
-        # What comes twice would come now.
+        # Duplicates would arrive now.
         time.sleep(1)
         assert receiving.error is None
     found = journaled(folder)
@@ -154,7 +155,7 @@ def check_each_comes_once(node: RabbitNode, name: str, folder: Path, count: int)
 
 
 class Receiving:
-    """A queue or a stream under fire, and the process that receives it, which is started again when it was killed."""
+    """A queue or stream under attack, and its receiver process, which is restarted when it was killed."""
 
     def __init__(self, node: RabbitNode, name: str, root: Path) -> None:
         self.name = name
@@ -165,12 +166,12 @@ class Receiving:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ensure(self) -> None:
-        """Start the process, unless it is there."""
+        """Start the process, unless it runs."""
         if self._running is None:
             self._running = ExitStack()
             uri = uri_of(self._node, self.name)
             self._process = self._running.enter_context(receiving_process(self.folder, uri, "goes"))
-            # Until it has been connected once, a receiver gives up when the broker is away.
+            # Before its first connection, a receiver gives up when the broker is down.
             assert self._process.stdout is not None
             assert self._process.stdout.readline() == b"connected\n", "the receiver ended by itself"
 
@@ -193,7 +194,9 @@ class Receiving:
 def survive(
     node: RabbitNode, root: Path, test: str, victims: Iterable[str], injected: Injected | None = None
 ) -> None:
-    """Kill the broker or the receivers at random moments while messages flow from a queue and a stream, and compare."""
+    """Kill the broker or the receivers at random moments while messages arrive from a queue and a stream, and
+    compare.
+    """
     moments = random.Random(test)
     both = [Receiving(node, f"{test}-{kind}", root) for kind in KINDS]
     try:
@@ -221,14 +224,14 @@ def survive(
 
 
 def test_kills_at_random_moments_cost_nothing(node: RabbitNode, tmp_path: Path) -> None:
-    """Kill -9 of the broker while messages flow: the same receivers continue."""
+    """Kill -9 of the broker while messages arrive: the same receivers continue."""
     survive(node, tmp_path, "few-kills", ["broker"])
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_many_kills_at_random_moments_cost_nothing(node: RabbitNode, tmp_path: Path) -> None:
-    """As above, with 32 kills, half of them of the broker."""
+    """The same with 32 kills, half of them of the broker."""
     victims = ["broker", "receiver"] * 16
     random.Random(0).shuffle(victims)
     with noting("RabbitMQ", "-k many_kills_at_random_moments", "0") as injected:
@@ -236,7 +239,7 @@ def test_many_kills_at_random_moments_cost_nothing(node: RabbitNode, tmp_path: P
 
 
 def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None:
-    """What comes behind the end at the first start is read, also when the first run journaled nothing."""
+    """Messages after the end at the first start are read, even if the first run journaled none."""
     check_stream(binding(node.stream_uri("late-stream", "?create=true")))  # type: ignore[arg-type]
     publish(node, "late-stream", numbers(5))
     uri = node.stream_uri("late-stream", "?start=latest")
@@ -262,7 +265,7 @@ def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None
 def test_what_is_wrong_is_said_before_the_start(
     node: RabbitNode, kind: str, change: tuple[str, str], error: type[PenstockError], parts: tuple[str, ...]
 ) -> None:
-    """With the stream's name and the remedy, and without the password."""
+    """The error has the stream's name and the remedy, but not the password."""
     uri = uri_of(node, f"order-{kind}").replace(*change)
     check = check_queue if kind == "queue" else check_stream
     with pytest.raises(error) as raised:
@@ -273,14 +276,14 @@ def test_what_is_wrong_is_said_before_the_start(
 
 
 def test_a_stream_is_no_queue(node: RabbitNode) -> None:
-    """A stream's messages are not taken away by acknowledging them, so reading it like a queue is refused."""
+    """Acknowledging does not remove a stream's messages, so reading it as a queue is refused."""
     with pytest.raises(BindingError, match=r"is a stream\. Bind it with rabbitmq-stream://"):
         check_queue(binding(node.queue_uri("order-stream")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_password_comes_from_a_file(node: RabbitNode, kind: str, tmp_path: Path) -> None:
-    """Nothing that is shown or stored has it."""
+    """Nothing displayed or stored has it."""
     secret = tmp_path / "password"
     secret.write_text(f"{PASSWORD}\n")
     name = f"password-{kind}"
@@ -322,14 +325,14 @@ def test_a_channel_that_the_broker_closes_is_opened_again(
 
 
 def read_to_end(folder: Path, uri: str) -> list[bytes]:
-    """Receive up to the end, and return how the bodies in the journal begin."""
+    """Receive to the end, and return the start of each body in the journal."""
     with receiver(folder, uri, bounded=True) as receiving:
         receiving.wait_for_end(threading.Event())
     return [body[:2] for body in journaled(folder)]
 
 
 def test_messages_that_a_stream_has_deleted_are_no_gap(node: RabbitNode, tmp_path: Path) -> None:
-    """They end the run, or are passed over if the URI says so; who has read nothing begins at the first."""
+    """They end the run, or are skipped if the URI says so; a new reader begins at the first existing message."""
     limits = {"x-max-length-bytes": 400_000, "x-stream-max-segment-size-bytes": 100_000}
     declare(node, "short-stream", **{"x-queue-type": "stream", **limits})
     uri = uri_of(node, "short-stream", "?format=bytes")
@@ -346,7 +349,7 @@ def test_messages_that_a_stream_has_deleted_are_no_gap(node: RabbitNode, tmp_pat
 
 
 def test_a_stream_that_is_created_again_is_another_one(node: RabbitNode, tmp_path: Path) -> None:
-    """Though it is as long as what was read of the old one."""
+    """This holds even if it is as long as what was read of the old one."""
     uri = uri_of(node, "again-stream", "?format=bytes")
     declare(node, "again-stream", **{"x-queue-type": "stream"})
     with receiver(tmp_path, uri) as receiving:
@@ -362,7 +365,7 @@ def test_a_stream_that_is_created_again_is_another_one(node: RabbitNode, tmp_pat
 
 
 def test_properties_that_the_client_cannot_decode_are_passed_over(node: RabbitNode, tmp_path: Path) -> None:
-    """An id that is not UTF-8; the times of headers are in the unit tests."""
+    """An id that is not UTF-8 is an example; unit tests cover the times of headers."""
     declare(node, "odd-queue")
     with node.connect() as connection:
         properties = pika.BasicProperties(message_id=b"\xff", content_type=b"\xfe")
@@ -374,7 +377,7 @@ def test_properties_that_the_client_cannot_decode_are_passed_over(node: RabbitNo
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_commands_can_be_sent(node: RabbitNode, kind: str, tmp_path: Path) -> None:
-    """The broker has confirmed them when the call returns, and a job reads them as they were sent."""
+    """The broker has confirmed them when the call returns, and a job reads them unchanged."""
     uri = uri_of(node, f"commands-{kind}", "?create=true")
     sent = [Command(id=f"c{number}", kind="pause") for number in range(3)]
     for command in sent:
@@ -399,7 +402,7 @@ def sink(uri: str) -> RabbitSink:
 
 
 def write(to: RabbitSink, rows: Sequence[dict[str, Any]], batch: int = 0) -> list[Rejection]:
-    """Write a block, and return what was rejected."""
+    """Write a block, and return the rejected records."""
     task = to.task(TaskContext(batch, 0, 0, "line"), KIND)
     assert isinstance(task, RejectingTask)
     task.come_from(RecordOrigin("", "step", "0", pa.array(range(len(rows)), pa.int64()), is_source=False))
@@ -419,7 +422,9 @@ def found(node: RabbitNode, queue: str) -> list[dict[str, Any]]:
 
 
 def test_each_record_goes_to_its_queue(node: RabbitNode) -> None:
-    """In order, persistent, with an origin; what has no queue is rejected, and equal messages are told apart."""
+    """Messages are in order, persistent and have an origin; unroutable ones are rejected, and equal ones are
+    told apart.
+    """
     declare(node, "room-a", "room-b")
     rows = [{"room": "ab"[n % 2], "n": n} for n in range(500)]
     for place, room in ((7, "c"), (8, None), (9, "c"), (10, "x" * 255)):
@@ -439,7 +444,7 @@ def test_each_record_goes_to_its_queue(node: RabbitNode) -> None:
 
 
 def test_an_exchange_routes_by_a_key(node: RabbitNode) -> None:
-    """A record with a key that is bound to no queue is rejected."""
+    """A record whose key is bound to no queue is rejected."""
     declare(node, "hall")
     with node.connect() as connection:
         connection.channel().exchange_declare("readings", "topic", durable=True)
@@ -457,13 +462,13 @@ def test_an_exchange_routes_by_a_key(node: RabbitNode) -> None:
 
 
 def test_what_the_broker_does_not_take_at_all_is_rejected(node: RabbitNode) -> None:
-    """A message that is too large, and no other of its block."""
+    """Only the message that is too large is rejected, not others of its block."""
     declare(node, "large")
     rows = [{"room": "x" * (LARGEST_BYTES if n == 1 else 1), "n": n} for n in range(3)]
     (rejected,) = write(sink(node.queue_uri("large")), rows)
     assert rejected.row == 1
     assert "larger than" in rejected.reason
-    # The broker closes the channel, and what it has not confirmed before that is published again.
+    # The broker closes the channel, and messages that it had not confirmed are published again.
     assert {row["n"] for row in found(node, "large")} == {0, 2}
 
 
@@ -483,7 +488,7 @@ def test_a_full_queue_is_waited_for(node: RabbitNode) -> None:
 
 
 def test_a_sink_says_what_is_wrong_before_the_start(node: RabbitNode) -> None:
-    """By a job, and by doctor; create=true declares a queue."""
+    """A job and doctor report it; create=true declares a queue."""
     with pytest.raises(PlaceMissingError, match=r"the queue 'new' does not exist .* add create=true"):
         sink(node.queue_uri("new"))
     with pytest.raises(PlaceMissingError, match=r"the exchange 'gone' does not exist .* bind queues to it"):
@@ -498,7 +503,7 @@ def test_a_sink_says_what_is_wrong_before_the_start(node: RabbitNode) -> None:
 
 
 def test_a_broker_that_is_killed_is_waited_for(node: RabbitNode) -> None:
-    """What it has confirmed is on its disk, and what it has not is published again."""
+    """Confirmed messages are on its disk, unconfirmed ones are published again."""
     to = sink(node.queue_uri("patient", "?origin=true"))
     write(to, [{"room": "a", "n": n} for n in range(100)])
     node.kill()
@@ -510,7 +515,7 @@ def test_a_broker_that_is_killed_is_waited_for(node: RabbitNode) -> None:
 
 
 def test_a_job_sends_each_output(node: RabbitNode, tmp_path: Path, spark: SparkSession) -> None:
-    """With an origin."""
+    """Each has an origin."""
     feed = FileFeed(tmp_path)
     feed.write()
     bindings = {"readings": feed.binding, "seen": node.queue_uri("counts", "?create=true")}
@@ -527,7 +532,7 @@ def test_a_job_sends_each_output(node: RabbitNode, tmp_path: Path, spark: SparkS
 def test_the_source_is_held_to_the_conformance_kit(
     rabbitmq: RabbitNode, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal messages are several, although they have the same id."""
+    """Equal messages count separately, although they have the same id."""
     if is_recording() is None:
         monkeypatch.setattr(rabbitmq_connections, "ANSWER_S", 1.0)
         monkeypatch.setattr(rabbitmq_stream, "_ANSWER_S", 1.0)
@@ -560,7 +565,7 @@ def test_the_source_is_held_to_the_conformance_kit(
 def test_the_sink_is_held_to_the_conformance_kit(
     rabbitmq: RabbitNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages to a queue, with origins."""
+    """The sink sends messages to a queue, with origins."""
     if is_recording() is None:
         monkeypatch.setattr(rabbitmq_connections, "ANSWER_S", 1.0)
     uri, found = rabbitmq.queue_uri("kit-sink", "?create=true&origin=true"), list[StoredRecord]()

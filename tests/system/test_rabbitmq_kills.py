@@ -1,4 +1,6 @@
-"""Jobs that send to RabbitMQ: each output is in the queue, repetitions have the same origin, whatever is killed."""
+"""Jobs that send to RabbitMQ: each output is in the queue, and repetitions have the same origin, whatever is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from penstock.rabbitmq.rabbitmq_publisher import check_exchange
 
 
 def outputs(node: RabbitNode, queue: str) -> Counter[tuple[int, int]]:
-    """What has arrived, without repetitions; an origin that comes again has the same record."""
+    """Return the received records without repetitions; a repeated origin must have an equal record."""
     found: dict[str, bytes] = {}
     for message in take(node, queue):
         assert message.origin is not None
@@ -35,7 +37,7 @@ def outputs(node: RabbitNode, queue: str) -> Counter[tuple[int, int]]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_rabbitmq(tmp_path: Path, rabbitmq: RabbitNode, interval_ms: int) -> None:
-    """Twenty in each mode, under load."""
+    """Twenty kills in each mode, under load."""
     seed = 14 if interval_ms else 13
     mode = "real time" if interval_ms else "micro-batches"
     queue = f"killed-{interval_ms}"
@@ -43,7 +45,7 @@ def test_kills_of_a_job_and_its_rabbitmq(tmp_path: Path, rabbitmq: RabbitNode, i
     binding = parse_binding("seen", uri, "sink")
     assert isinstance(binding, ExchangeBinding)
     check_exchange(binding)
-    # What was declared just before a kill may be lost.
+    # A declaration just before a kill may be lost.
     rabbitmq.restart()
     feed = FileFeed(tmp_path)
     feed.write()

@@ -1,4 +1,4 @@
-"""The README's first job: pasted into an empty folder, it runs and prints what the README shows."""
+"""The README's first job: pasted into an empty folder, it runs and prints the output shown there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_LINES = 15
 
 
 def test_the_first_job_runs_as_it_is_shown(tmp_path: Path) -> None:
-    """With no more than the two blocks of Python, in at most 15 lines of code for the job."""
+    """Only the two Python blocks are needed, and the job has at most 15 lines of code."""
     begin = README.read_text().partition("\n## Five minutes\n")[2].partition("\n## ")[0]
     blocks = _BLOCK.findall(begin)
     job, steering = (code for language, code in blocks if language == "python")

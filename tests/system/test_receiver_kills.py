@@ -1,6 +1,7 @@
-"""Jobs whose source delivers a record once: whatever is killed, what is journaled counts once, and all that must be is.
+"""Jobs with receivers: whatever is killed, journaled records count once, and no promised record is missing.
 
-The journals must only grow, and the outputs must equal a fold of them; each kind of source then has its own promise.
+The journals must only grow, and the outputs must equal a model computed from them; each kind of source then
+has its own guarantee.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ AWAY = (OSError, pika.exceptions.AMQPError)
 
 
 class Hits(Protocol):
-    """Where hits come from."""
+    """A source of hits."""
 
     @property
     def uri(self) -> str: ...
@@ -51,11 +52,11 @@ class Hits(Protocol):
     def feeding(self) -> AbstractContextManager[None]: ...
 
     def check(self, found: list[tuple[str, int]]) -> None:
-        """Compare what is in the journal with what was sent."""
+        """Compare the journal with the hits that were sent."""
 
 
 class PublishedHits:
-    """Hits in a queue or stream, published again where the broker went away before it confirmed them."""
+    """Hits in a queue or stream, published again where the broker went down before it confirmed them."""
 
     def __init__(self, node: RabbitNode, name: str) -> None:
         self._node = node
@@ -83,7 +84,7 @@ class PublishedHits:
         self._confirmed += 1
 
     def check(self, found: list[tuple[str, int]]) -> None:
-        """What was confirmed is there once, unless it was published again, and then as often at most."""
+        """Check that confirmed hits are there once, or at most as often as they were published."""
         assert self._confirmed > 0
         for page, numbers in numbers_by_page(found).items():
             times = Counter(numbers)
@@ -92,7 +93,7 @@ class PublishedHits:
 
 
 class QueuedHits(PublishedHits):
-    """Hits in a queue, which has none left at the end."""
+    """Hits in a queue, which must be empty at the end."""
 
     def check(self, found: list[tuple[str, int]]) -> None:
         super().check(found)
@@ -115,7 +116,7 @@ class StreamedHits(PublishedHits):
 
 
 class RequestedHits:
-    """Hits that clients send until they are answered, each with a key."""
+    """Hits that clients send with a key until they are acknowledged."""
 
     def __init__(self) -> None:
         address = f"127.0.0.1:{free_port()}/hits"
@@ -136,7 +137,9 @@ class RequestedHits:
             yield
 
     def check(self, found: list[tuple[str, int]]) -> None:
-        """What was answered is there once, in order; the next record of a client may be there without an answer."""
+        """Check that acknowledged hits are there once, in order; a client's next hit may be there
+        unacknowledged.
+        """
         numbers = numbers_by_page(found)
         for page, sender in enumerate(self._senders):
             assert sender.taken
@@ -145,7 +148,7 @@ class RequestedHits:
 
 
 class Both:
-    """Two sources of a job, and the server that each has, if it has one."""
+    """Two sources of a job, and their servers, if any."""
 
     def __init__(self, sources: Sequence[tuple[Hits, Server | None]]) -> None:
         self.hits = dict(zip(STREAMS, (hits for hits, _ in sources), strict=True))
@@ -169,12 +172,12 @@ class Both:
 
 @contextmanager
 def sources_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Both]:
-    """The sources of a job."""
+    """Start the sources of a job."""
     if kind == "RabbitMQ":
         node: RabbitNode = request.getfixturevalue("rabbitmq")
         queue = QueuedHits(node, f"{folder.name}-queue")
         stream = StreamedHits(node, f"{folder.name}-stream", folder / "whole")
-        # What was declared just before a kill may be lost.
+        # A declaration just before a kill may be lost.
         node.restart()
         yield Both([(queue, node), (stream, None)])
     else:
@@ -196,7 +199,7 @@ def sources_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Itera
 def test_kills_of_a_job_that_receives(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str, what: str, seed: int, interval_ms: int
 ) -> None:
-    """Ten in each mode, under load."""
+    """Ten kills in each mode, under load."""
     mode, seed = ("real time", seed + 1) if interval_ms else ("micro-batches", seed)
     tallies = tmp_path / "tallies"
     journals = JournalCheck(tmp_path / "checkpoint", STREAMS)

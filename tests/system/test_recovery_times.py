@@ -1,7 +1,8 @@
-"""How long a managed job in real time is silent after a kill -9: from the kill to the next output of the next run.
+"""How long a managed job in real time is silent after a kill -9: from the kill to the first output of the
+next run.
 
-Other work on the machine makes it longer. So each time is also given as it would be without: divided by how much longer
-a fixed piece of work takes than the processor works on it.
+Other load on the machine lengthens that. So each time is also given without it: divided by the ratio of wall
+time to CPU time of a fixed computation.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.server.runs.processes import started_process
 
 KILLS = 10
 MOST_S = 15.0
-# Commands that come in some ten seconds.
+# The commands of about ten seconds.
 MANY = 1000
 WORK_S = 0.5
 DEFINITION = """
@@ -42,7 +43,7 @@ restart: fixed-delay:attempts=100,delay=100ms
 
 
 class Recovery:
-    """A managed job under readings that never stop, and how soon it answers again."""
+    """A managed job under continuous readings, and its recovery times."""
 
     def __init__(self, served: Served, reader: Reader) -> None:
         self._served = served
@@ -56,13 +57,13 @@ class Recovery:
         await_true(lambda: self._reader.read() and self._reader.count > before + 300, self._served.log)
 
     def time_s(self, victim: str) -> tuple[float, float]:
-        """Kill a worker or the driver; return after how many seconds the next run has written its first output.
+        """Kill a worker or the driver; return the seconds until the next run has written its first output.
 
-        The second number is that time without the other work on the machine.
+        The second number is that time without other load on the machine.
         """
         slowness = measured_slowness()
         killed_s = self._kill(victim)
-        # What is left of the run before has ended; a moment is long enough for what it has sent to be here.
+        # The processes of the previous run have ended; its last output arrives within a moment.
         begun_ms = time.time() * 1000
         await_true(
             lambda: self._reader.read() and self._reader.newest_ms > begun_ms,
@@ -72,7 +73,7 @@ class Recovery:
         return took_s, took_s / slowness
 
     def _kill(self, victim: str) -> float:
-        """Kill until a run ends, and another has begun; return the time of the last kill."""
+        """Kill until a run ends and another has begun; return the time of the last kill."""
         run = self._run
         while True:
             killed_s, before = time.time(), self._reader.count
@@ -84,7 +85,7 @@ class Recovery:
                 ),
                 self._served.log,
             )
-            # Between two intervals no task of Spark fails with a worker, and the run continues with new engines.
+            # Between two intervals no Spark task fails with a worker, and the run continues with new engines.
             if self._run > run:
                 return killed_s
 
@@ -102,7 +103,7 @@ class Recovery:
 
 
 def measured_slowness() -> float:
-    """How much longer work takes than the processor works on it."""
+    """Return the ratio of wall time to CPU time of a computation."""
     begun_s, worked_s = time.perf_counter(), time.thread_time()
     while time.thread_time() - worked_s < WORK_S:
         pass
@@ -112,7 +113,7 @@ def measured_slowness() -> float:
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_job_in_real_time_answers_again_within_15_seconds(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """After a kill of a worker and of the driver; and with origins a reader has each command once."""
+    """A worker and the driver are killed; a reader that deduplicates by origin has each command once."""
     topics = [f"recovery-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out")]
     for topic in topics:
         kafka.create_topic(topic, PARTITIONS)
@@ -140,7 +141,7 @@ def test_a_job_in_real_time_answers_again_within_15_seconds(kafka: KafkaBroker, 
 
 
 def note(found: dict[str, list[tuple[float, float]]]) -> None:
-    """Keep the times beside the other results of `make chaos`, and show them."""
+    """Store the times with the other results of `make chaos`, and print them."""
     times = {
         victim: [
             {"seconds": round(took_s, 1), "alone": round(alone_s, 1)} for took_s, alone_s in sorted(some)

@@ -20,7 +20,7 @@ from penstock.jobs.settings import RunSettings
 
 
 class Feed(FileFeed):
-    """Readings in files, and the keys with what the job makes of them."""
+    """Readings in files, and the keys with the job's output."""
 
     def __init__(self, folder: Path, server: RedisServer) -> None:
         super().__init__(folder)
@@ -38,7 +38,7 @@ class Feed(FileFeed):
         )
 
     def counts(self) -> dict[int, int]:
-        """The count of each sensor."""
+        """Return the count of each sensor."""
         with self._server.client() as client:
             found = [client.hgetall(key) for key in client.keys("seen:*")]
         return {int(one["sensor"]): int(one["count"]) for one in found}
@@ -48,7 +48,7 @@ class Feed(FileFeed):
 
 
 def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: SparkSession) -> None:
-    """What Redis refuses is a dead letter; no secret is in the checkpoint."""
+    """Records that Redis refuses are dead letters; the checkpoint has no secret."""
     (tmp_path / "redis").mkdir()
     with RedisServer(tmp_path / "redis") as server:
         feed = Feed(tmp_path, server)
@@ -75,7 +75,7 @@ def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: Spark
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_redis(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load."""
+    """Twenty kills in each mode, under load."""
     seed = 8 if interval_ms else 7
     (tmp_path / "redis").mkdir()
     with RedisServer(tmp_path / "redis") as server:

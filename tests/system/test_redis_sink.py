@@ -1,4 +1,4 @@
-"""The sink of Redis on a real server: the values of the newest records, whatever tasks, runs and the server do."""
+"""The Redis sink on a real server: values are the newest, whatever happens to tasks, runs and the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.testing.connectors import SINK_CHECKS, SinkUnderTest, StoredRecord
 READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
 CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
 KEY = "0/reading:{sensor}"
-# As on the page about Redis.
+# The example is that of the page about Redis.
 RIGHTS = "+@connection +@transaction +evalsha +script|load +hset +hmget +hdel +expire +strlen +set +del"
 
 
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis(server: RedisServer) -> Iterator[Any]:
-    """A client of the server, which is empty."""
+    """Return a client of the server, which is empty."""
     with server.client() as client:
         client.flushall()
         yield client
@@ -61,7 +61,7 @@ def opened(
     key: Sequence[str] | None = None,
     **parts: str,
 ) -> Sink:
-    """A sink of a run that has just begun."""
+    """Return the sink of a run that has just begun."""
     sink = open_sink(bind(server.uri(KEY, query, **parts)), kind, None, upsert_key=key)
     assert isinstance(sink, RedisSink)
     sink.prepare("line", "")
@@ -101,7 +101,7 @@ def values(redis: Any) -> dict[str, dict[str, str]]:
 
 
 def test_a_hash_has_the_fields_of_the_last_record(server: RedisServer, redis: Any) -> None:
-    """A null removes its field; fields of others stay; writing again changes nothing."""
+    """A null removes its field; foreign fields stay; rewriting changes nothing."""
     redis.hset("reading:1", "owner", "me")
     sink = opened(server)
     blocks = readings((1, 20.5, "a"), (2, None, None)), readings((1, 21.0, None), (3, 1e20, 'q"é\n'))
@@ -117,7 +117,7 @@ def test_a_hash_has_the_fields_of_the_last_record(server: RedisServer, redis: An
 
 
 def test_each_type_has_its_text(server: RedisServer, redis: Any) -> None:
-    """Whole numbers beyond those of Lua, too; bytes stay bytes."""
+    """Integers beyond Lua's range are exact; bytes stay bytes."""
     kind = record_type(
         "sensor BIGINT NOT NULL, t TIMESTAMP, d DATE, x BINARY, m DECIMAL(5,2), b BOOLEAN, l ARRAY<INT>"
     )
@@ -138,7 +138,7 @@ def test_each_type_has_its_text(server: RedisServer, redis: Any) -> None:
 
 
 def test_a_string_is_the_record_as_json_and_expires(server: RedisServer, redis: Any) -> None:
-    """So do hashes with ttl_s."""
+    """Hashes expire with ttl_s as well."""
     write(opened(server, "?type=json&ttl_s=100"), 0, readings((1, 20.5, "a"), (1, 21.0, None)))
     assert json.loads(redis.get("reading:1")) == {"sensor": 1, "celsius": 21.0, "room": None}
     assert 90 < redis.ttl("reading:1") <= 100
@@ -164,7 +164,7 @@ def test_upserts_replace_and_delete(server: RedisServer, redis: Any, query: str)
 
 
 def test_the_key_of_upserts_is_that_of_the_uri(server: RedisServer) -> None:
-    """Else a deletion could not name what it deletes."""
+    """Otherwise a deletion could not name its key."""
     with pytest.raises(BindingError, match=r"their key is \(sensor, celsius\).*it is 'reading:{sensor}'"):
         opened(server, kind=CHANGE, key=["sensor", "celsius"])
     with pytest.raises(BindingError, match=r"{sensor}, which must be a field of text or an integer"):
@@ -173,7 +173,7 @@ def test_the_key_of_upserts_is_that_of_the_uri(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("query", ["", "?type=json"])
 def test_what_redis_refuses_is_rejected_record_by_record(server: RedisServer, redis: Any, query: str) -> None:
-    """The value of another type stays as it was."""
+    """A value of another Redis type stays."""
     redis.rpush("reading:2", "a list")
     rejected = write(opened(server, query), 0, readings(*((n, 1.0, "a") for n in range(5))))
     (only,) = rejected
@@ -185,7 +185,7 @@ def test_what_redis_refuses_is_rejected_record_by_record(server: RedisServer, re
 
 
 def test_a_record_may_have_thousands_of_fields(server: RedisServer, redis: Any) -> None:
-    """More than the stack of a script holds."""
+    """This is more than the stack of a script holds."""
     kind = record_type("sensor BIGINT, " + ", ".join(f"f{number} STRING" for number in range(8_100)))
     sink = opened(server, kind=kind)
     for value in ("x", None):
@@ -194,7 +194,7 @@ def test_a_record_may_have_thousands_of_fields(server: RedisServer, redis: Any) 
 
 
 def test_no_record_has_the_key_of_a_fence(server: RedisServer, redis: Any) -> None:
-    """Else it could stop the sink, now or whenever it is written again."""
+    """Otherwise such a record could block the sink, now or whenever it is replayed."""
     sink = open_sink(bind(server.uri("0/{room}")), READING, None)
     sink.prepare("line", "")
     rejected = write(
@@ -206,7 +206,7 @@ def test_no_record_has_the_key_of_a_fence(server: RedisServer, redis: Any) -> No
 
 
 def test_a_record_without_its_key_is_rejected(server: RedisServer, redis: Any) -> None:
-    """The others are written."""
+    """The other records are written."""
     sink = open_sink(bind(server.uri("0/reading:{room}")), READING, None)
     sink.prepare("line", "")
     rejected = write(sink, 0, readings((1, 1.0, "a"), (2, 1.0, None), (3, 1.0, "b")))
@@ -217,7 +217,7 @@ def test_a_record_without_its_key_is_rejected(server: RedisServer, redis: Any) -
 
 
 def test_blocks_of_any_size_are_written(server: RedisServer, redis: Any) -> None:
-    """In several scripts."""
+    """Large blocks take several scripts."""
     sink = opened(server)
     write(sink, 0, readings(*((n, 1.0, "a") for n in range(12_345))))
     write(sink, 1, readings(*((n, 1.0, "x" * 400_000) for n in range(20))))
@@ -227,7 +227,9 @@ def test_blocks_of_any_size_are_written(server: RedisServer, redis: Any) -> None
 
 
 def test_an_older_attempt_writes_nothing_more(server: RedisServer, redis: Any) -> None:
-    """As soon as a later attempt, micro-batch or run has begun to write; other sink partitions are not its business."""
+    """It is fenced once a later attempt, micro-batch or run has begun to write; other sink partitions are
+    independent.
+    """
     sink = opened(server)
     older = begin(sink, 0, attempt=1)
     older.write(readings((1, 1.0, "a")), None)
@@ -249,7 +251,7 @@ def test_an_older_attempt_writes_nothing_more(server: RedisServer, redis: Any) -
 
 
 def test_random_attempts_end_at_the_last_values(server: RedisServer, redis: Any) -> None:
-    """Tasks that end anywhere or continue beside later ones, in runs that repeat the last micro-batch."""
+    """Tasks end anywhere, or run beside later ones, in runs that repeat the last micro-batch."""
     chance = random.Random(4)
     sink, expected, attempt, refused = opened(server), {}, 0, 0
     zombies: list[tuple[RejectingTask, list[pa.RecordBatch]]] = []
@@ -286,7 +288,7 @@ def test_random_attempts_end_at_the_last_values(server: RedisServer, redis: Any)
 
 
 def test_a_server_that_is_away_is_an_error_and_nothing_is_lost(server: RedisServer, redis: Any) -> None:
-    """The task fails; when the server is back its next attempt writes all of it."""
+    """The task fails; when the server is back, its next attempt writes all records."""
     sink = opened(server)
     write(sink, 0, readings((1, 1.0, "a")))
     server.kill()
@@ -300,7 +302,7 @@ def test_a_server_that_is_away_is_an_error_and_nothing_is_lost(server: RedisServ
 
 
 def test_a_server_without_its_scripts_gets_them(server: RedisServer, redis: Any) -> None:
-    """Its scripts may be flushed at any time. Without the fence nobody knows who is the newest."""
+    """Redis may flush scripts at any time. Without the fence it is unknown which writer is the newest."""
     sink = opened(server)
     redis.script_flush()
     write(sink, 0, readings((1, 1.0, "a")))
@@ -312,7 +314,7 @@ def test_a_server_without_its_scripts_gets_them(server: RedisServer, redis: Any)
 
 
 def test_a_full_server_is_an_error(server: RedisServer, redis: Any) -> None:
-    """And no fault of the records."""
+    """No record is to blame."""
     sink = opened(server)
     redis.config_set("maxmemory", "1kb")
     try:
@@ -323,7 +325,7 @@ def test_a_full_server_is_an_error(server: RedisServer, redis: Any) -> None:
 
 
 def test_tls_and_logins(server: RedisServer, redis: Any, tmp_path: Path) -> None:
-    """What is wrong with them is said at the start, without the password."""
+    """Errors are reported at the start, without the password."""
     cafile = server.authority.certificate
     write(opened(server, f"?cafile={cafile}", scheme="rediss"), 0, readings((1, 1.0, "a")))
     assert list(values(redis)) == ["reading:1"]
@@ -354,7 +356,7 @@ def test_tls_and_logins(server: RedisServer, redis: Any, tmp_path: Path) -> None
 
 
 def test_doctor_connects(server: RedisServer) -> None:
-    """And writes nothing."""
+    """It writes nothing."""
     found = check_binding("latest", bind(server.uri(KEY)), is_source=False)
     assert (found.status, found.found) == (
         "ok",
@@ -367,12 +369,14 @@ def test_doctor_connects(server: RedisServer) -> None:
 def test_the_sink_is_held_to_the_conformance_kit(
     server: RedisServer, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hashes under keys with the id. Under one of the keys, of the check with a bad record, is a list."""
+    """Records are hashes under keys with their id. In the check with a bad record, one of the keys holds a
+    list.
+    """
     if is_recording() is None:
         monkeypatch.setattr(redis_clients, "_ANSWER_S", 1)
     monkeypatch.setenv("RIGHT", PASSWORD)
     monkeypatch.setenv("WRONG", "not-the-password")
-    # The checks have 10,000 ids each, and the fourth record of this one is bad.
+    # Each check has 10,000 ids, and this one's fourth record is bad.
     redis.rpush(f"kit:{SINK_CHECKS.index('bad record') * 10_000 + 3}", "other")
 
     def opening(port: int, login: str) -> Callable[[], Sink]:

@@ -1,4 +1,4 @@
-"""Writers of Redis that are killed, stand still and continue: each key keeps the value of the newest micro-batch."""
+"""Writers of Redis that are killed, suspended and resumed: each key keeps the value of the newest micro-batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITER = Path(__file__).parent / "store_writer.py"
 
 
 class Writers:
-    """Writers one after the other; what they have committed stands in files of a folder."""
+    """A succession of writers; files in a folder record what they have committed."""
 
     def __init__(self, folder: Path, server: RedisServer) -> None:
         self._server = server
@@ -28,7 +28,7 @@ class Writers:
         return next_batch(self._folder)
 
     def begin(self) -> subprocess.Popen[bytes]:
-        """Start a writer, which has committed some micro-batches when this returns."""
+        """Start a writer; return once it has committed some micro-batches."""
         before = self.next_batch
         command = [sys.executable, str(WRITER), self._server.uri("0/k:{key}"), str(self._folder)]
         with (self._folder / "errors").open("ab") as errors:
@@ -41,7 +41,7 @@ class Writers:
         return writer
 
     def assert_values(self) -> None:
-        """What is there is that of the micro-batches so far, of which the next may be written in part."""
+        """Check that values are those of the micro-batches so far; the next one may be written in part."""
         done = self.next_batch
         with self._server.client() as client:
             found = {key: int(client.hget(f"k:{key}", "number") or -1) for key in range(KEYS)}
@@ -54,14 +54,14 @@ class Writers:
         assert not wrong
 
     def end_zombie(self, zombie: subprocess.Popen[bytes]) -> None:
-        """Let a stopped writer continue, which writes nothing more and ends."""
+        """Resume a suspended writer, which must write nothing more and end."""
         zombie.send_signal(signal.SIGCONT)
         assert zombie.wait(60) != 0
         assert "a later run of the job writes to the keys" in (self._folder / "errors").read_text()[-500:]
 
 
 def strike(writers: Writers, server: RedisServer, rounds: int, injected: Injected | None) -> None:
-    """Kill writers, the server, and let writers stand still while later ones write."""
+    """Kill writers and the server, and suspend writers while later ones write."""
 
     def note(fault: str) -> None:
         if injected is not None:
@@ -102,7 +102,7 @@ def test_writers_that_are_killed_or_stand_still(tmp_path: Path) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_kills_and_zombies_of_redis(tmp_path: Path) -> None:
-    """Twenty-four, a third of each."""
+    """Twenty-four faults, a third of each kind."""
     (tmp_path / "redis").mkdir()
     with (
         RedisServer(tmp_path / "redis") as server,

@@ -1,4 +1,4 @@
-"""State of a running job: rescaled, dumped and carried over while it runs; what is killed is not there by half."""
+"""State of a running job: rescaled, dumped and carried over; killed operations leave nothing half done."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FILE = 200
 
 
 def penstock(*arguments: str) -> Any:
-    """Run a command in this process; what it prints as JSON. It cannot see that a job of this process runs."""
+    """Run a command in this process; return its JSON output. It cannot detect that a job of this process runs."""
     result = CliRunner().invoke(app, [*arguments, "-o", "json"])
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
 
 def penstock_process(*arguments: str) -> Any:
-    """Run a command in a process of its own; what it prints as JSON."""
+    """Run a command in its own process; return its JSON output."""
     command = [sys.executable, "-m", "penstock.cli", *arguments, "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def penstock_process(*arguments: str) -> Any:
 
 
 class Hits:
-    """The input of the job, and its output."""
+    """The input and the output of the job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Hits:
         assert job.running, job.err
 
     def check(self) -> None:
-        """Every hit is there once, and every page was counted without a gap."""
+        """Check that every hit is there once, and every page was counted without a gap."""
         found: dict[str, list[int]] = defaultdict(list)
         tallies = self.tallies()
         for tally in tallies:
@@ -97,7 +97,7 @@ class Hits:
 
 
 def rescale_and_dump(hits: Hits, job: JobProcess | JobInSession) -> None:
-    """Rescale a job, and dump its state, while records come."""
+    """Rescale a job, and dump its state, while records arrive."""
     checkpoint = hits.folder / "one"
     hits.await_all(job)
     hits.feed(4)
@@ -114,7 +114,7 @@ def rescale_and_dump(hits: Hits, job: JobProcess | JobInSession) -> None:
 
 
 def kill_the_jvm(hits: Hits, job: JobProcess) -> None:
-    """Amid the work on some records."""
+    """Kill the JVM during the work on some records."""
     hits.feed(3)
     await_true(lambda: count_records(hits.folder / "tallies") > hits.sent - 3 * FILE, lambda: job.err)
     kill(job.jvms()[0], signal.SIGKILL)
@@ -126,7 +126,7 @@ def kill_the_jvm(hits: Hits, job: JobProcess) -> None:
 
 
 def stop_with_a_savepoint(hits: Hits, job: JobInSession) -> Any:
-    """Stop and drain; gives the savepoint."""
+    """Stop and drain; return the savepoint."""
     hits.feed(3)
     stopped = penstock_process("stop", str(hits.folder / "one"), "--savepoint", "--drain")
     assert job.wait().status == "stopped"
@@ -137,7 +137,7 @@ def stop_with_a_savepoint(hits: Hits, job: JobInSession) -> Any:
 
 
 def carry_over(hits: Hits, spark: SparkSession, savepoint: Any) -> None:
-    """Another job begins with the savepoint; together the runs give what one run would have given."""
+    """Start another job from the savepoint; together the runs must equal one run."""
     with JobInSession(spark, JOB, hits.settings("two", from_savepoint=savepoint["uri"])) as other:
         hits.feed(2)
         hits.await_all(other)
@@ -153,7 +153,7 @@ def carry_over(hits: Hits, spark: SparkSession, savepoint: Any) -> None:
 
 
 def test_a_job_is_rescaled_dumped_and_carried_over(tmp_path: Path, spark: SparkSession) -> None:
-    """All while records come; together the runs give what one run would have given."""
+    """Records arrive throughout; together the runs equal one run."""
     hits = Hits(tmp_path)
     hits.feed(2)
     with JobInSession(spark, JOB, hits.settings("one")) as job:
@@ -164,7 +164,7 @@ def test_a_job_is_rescaled_dumped_and_carried_over(tmp_path: Path, spark: SparkS
 
 @pytest.mark.chaos
 def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark: SparkSession) -> None:
-    """As above; the JVM is killed behind the dump, and the next run continues."""
+    """The same, with a kill of the JVM after the dump, and another run."""
     hits = Hits(tmp_path)
     hits.feed(2)
     with JobProcess(run_arguments(JOB, hits.settings("one")), tmp_path) as process:
@@ -180,13 +180,13 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark:
 
 @pytest.mark.chaos
 def test_a_savepoint_that_is_killed_is_not_there(tmp_path: Path) -> None:
-    """At whatever moment; what is listed is whole, and the next one succeeds."""
+    """The kill comes at any moment; listed savepoints are complete, and the next one succeeds."""
     with noting("savepoints", "-k savepoint_that_is_killed", "7") as injected:
         kill_savepoints(tmp_path, random.Random(7), injected)
 
 
 def kill_savepoints(tmp_path: Path, chance: random.Random, injected: Injected) -> None:
-    """Kill four, each at a moment of its own."""
+    """Kill four savepoints, each at another moment."""
     hits = Hits(tmp_path)
     hits.feed(2)
     with JobProcess([*run_arguments(JOB, hits.settings("one")), "--bounded"], tmp_path) as job:

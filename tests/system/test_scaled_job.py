@@ -1,4 +1,4 @@
-"""Autoscaling of a real job under `penstock serve`, by the benchmark that anyone can run."""
+"""Autoscaling of a real job under `penstock serve`, by the public benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks import autoscaling
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_load_that_rises_fourfold_and_falls_again(tmp_path: Path) -> None:
-    """Lag comes back to its level in at most four rescales; each order is priced once, or `measure` raises."""
+    """Lag returns to its level in at most four rescales; each order is priced once, or `measure` raises."""
     sizes = autoscaling.Sizes(picture=str(tmp_path / "chart.svg"))
     result = json.loads(json.dumps(autoscaling.measure(sizes, tmp_path)))
     autoscaling.show(result)

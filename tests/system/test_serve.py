@@ -1,4 +1,6 @@
-"""`penstock serve` as users start it, with jobs by HTTP and the command line, from submission to an end in order."""
+"""`penstock serve` as users start it, with jobs over HTTP and the command line, from submission to an orderly
+end.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def penstock(served: Served, *arguments: str) -> str:
-    """What a command has printed. The home says where the server is."""
+    """Return the output of a command. The home says where the server is."""
     nothing = {"PENSTOCK_SERVER": "", "PENSTOCK_TOKEN": "", "PENSTOCK_CHECKPOINT": ""}
     result = CliRunner(env=nothing).invoke(app, [*arguments, "--home", str(served.home)])
     assert result.exit_code == 0, f"{arguments}: {result.output}\n{served.log()}"
@@ -52,7 +54,7 @@ def told(served: Served, *arguments: str) -> Any:
 
 
 def hits(served: Served) -> int:
-    """The newest count of the page."""
+    """Return the newest count of the page."""
     return max((tally["hits"] for tally in read_folder(served.root / "tallies")), default=0)
 
 
@@ -62,10 +64,11 @@ def send(served: Served, *numbers: int) -> None:
 
 
 def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
-    """One is submitted, steered, and stopped with a savepoint; another begins with it, and is canceled within 10 s.
+    """One job is submitted, commanded, and stopped with a savepoint; another starts from it, and is canceled
+    within 10 s.
 
-    It is a SQL file. A command changes its parameter, which the savepoint has. SIGTERM ends the server, whose secrets
-    are nowhere.
+    It is a SQL file. A command changes its parameter, which the savepoint keeps. SIGTERM ends the server,
+    whose secrets appear nowhere.
     """
     send(served, *range(10))
     submission = {"definition": "tallies", "name": "first"}
@@ -100,7 +103,7 @@ def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
 
     send(served, 98, 97, 101)
     penstock(served, "submit", "tallies", "--name", "second", "--from-savepoint", savepoint)
-    # It continues with what the first one knew.
+    # It continues with the first job's state.
     await_true(lambda: hits(served) == 12, served.log)
     begun_s = time.monotonic()
     penstock(served, "cancel", "second")
@@ -110,7 +113,7 @@ def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
     assert seconds < 10
     assert "asked for: cancel" in penstock(served, "events", "second")
 
-    # Somebody follows its events while it ends.
+    # A client follows its events while it ends.
     with served.client.stream("GET", "/v1/events/stream") as events:
         seen = ""
         for text in events.iter_text():
@@ -121,7 +124,7 @@ def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
         events.read() if not events.is_stream_consumed else None
     assert served.process.wait(30) == 0
     assert not (served.home / "server.json").exists()
-    # Also what the server printed, which is no terminal here.
+    # This includes the server's output, which is not a terminal here.
     for path in served.root.rglob("*"):
         if path.is_file():
             content = path.read_bytes()

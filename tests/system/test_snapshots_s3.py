@@ -1,4 +1,4 @@
-"""A dump in an object store is like one in a folder."""
+"""A dump in an object store equals one in a folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from penstock.snapshots.stores import open_store
 
 @pytest.fixture
 def bucket(s3_environment: pytest.MonkeyPatch, s3: S3Server) -> str:
-    """The URI of a bucket, which the environment leads to."""
+    """Return the URI of a bucket that the environment gives access to."""
     s3.put("snapshots", "there", b"")
     return "s3://snapshots"
 
 
 def test_a_dump_is_written_and_verified(bucket: str, tmp_path: Path) -> None:
-    """The same files as in a folder, whatever tables are called; and damage is found."""
+    """It has the same files as in a folder, with any table names, and damage is detected."""
     odd = TableInfo("Ümläut/100% a.b", "s", "state", SETTINGS.schema)
     tables = [(SETTINGS, ROOMS), (odd, ROOMS)]
     uri = f"{bucket}/dumps/1"
@@ -49,7 +49,7 @@ def test_a_dump_is_written_and_verified(bucket: str, tmp_path: Path) -> None:
 
 
 def test_of_two_writers_one_wins(bucket: str) -> None:
-    """At once, and again and again; what it wrote stays."""
+    """They write at once, repeatedly; the winner's content stays."""
     for turn in range(5):
         uri = f"{bucket}/race/{turn}"
         won: list[Manifest] = []
@@ -76,7 +76,7 @@ def test_of_two_writers_one_wins(bucket: str) -> None:
 
 
 def test_a_large_file_is_created_once(bucket: str) -> None:
-    """In one request, so that it is there whole or not at all."""
+    """It is written in one request, so that it is atomic."""
     store = open_store(f"{bucket}/large")
     data = os.urandom(24 << 20)
     store.create("x", data)
@@ -87,7 +87,7 @@ def test_a_large_file_is_created_once(bucket: str) -> None:
 
 
 def test_a_folder_and_an_object_store_are_compared(bucket: str, tmp_path: Path) -> None:
-    """And an edited dump in the store is accepted."""
+    """An edited dump in the store is accepted."""
     here, there = str(tmp_path / "d"), f"{bucket}/compared"
     write_snapshot(here, file_format="arrow")
     write_snapshot(there, file_format="jsonl")
@@ -105,7 +105,7 @@ def test_a_folder_and_an_object_store_are_compared(bucket: str, tmp_path: Path) 
 
 
 def test_what_is_wrong_is_told(bucket: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No bucket, and no rights; without secrets."""
+    """A missing bucket and missing rights are reported, without secrets."""
     with pytest.raises(ExternalSystemError, match="cannot be read: the bucket 'nowhere' does not exist"):
         read_manifest(open_store("s3://nowhere/x"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", STRANGER)

@@ -1,7 +1,8 @@
-"""A job on Spark under two servers whose machines share only an object store, which also elects the one that leads.
+"""A Spark job under two servers whose machines share only an object store, through which they also elect the
+leader.
 
-Each machine has a disk that the other does not see. The leader is killed, then its driver, then the machine of the
-leader is lost with its disk: the other server takes over, and the job continues. Each count comes out once.
+Each machine has a private disk. The leader is killed, then its driver, then the leader's machine is lost with
+its disk: the other server takes over, and the job continues. Each count is written once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from serving_machines import Machine, Program, ServingPair
 
 from penstock.server.runs.processes import process_of
 
-# Two servers and a Spark on two cores that have other work as well.
+# Two servers and a Spark run on two busy cores.
 PATIENCE_S = 900.0
 PENSTOCK = Program(("-m", "penstock.cli", "serve"), "penstock.server.runs.driver")
 DEFINITION = """
@@ -41,7 +42,7 @@ bindings:
 
 
 class Served(ServingPair):
-    """Two machines, what they share, and the job."""
+    """Two machines, their shared store, and the job."""
 
     def __init__(self, root: Path, s3: S3Server) -> None:
         bucket = f"served-{uuid.uuid4().hex[:8]}"
@@ -63,14 +64,14 @@ class Served(ServingPair):
         machine.await_start()
 
     def await_run(self, after: int, machine: Machine) -> int:
-        """Wait for a run behind another one, as a server tells it, from which counts come out; return its number."""
+        """Wait until a server reports a run later than another, and counts from it; return its number."""
         found: list[int] = []
 
         def works() -> bool:
             try:
                 status, run = machine.job(self.job)
             except httpx.HTTPError:
-                # A server that has much to do, or whose store is away, is asked again.
+                # A busy server, or one whose store is down, is asked again.
                 return False
             found.append(run)
             return status == "RUNNING" and run > after
@@ -84,7 +85,7 @@ class Served(ServingPair):
         await_true(lambda: len(self.feed.rows()) > before, self.log, PATIENCE_S)
 
     def driver(self) -> tuple[Machine, int]:
-        """The machine that has the driver, and its process."""
+        """Return the machine that has the driver, and its process."""
         ((machine, pid),) = [(machine, pid) for machine in self.machines for pid in machine.drivers()]
         return machine, pid
 
@@ -103,7 +104,7 @@ def served(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_a_job_on_spark_goes_on_under_the_server_that_takes_over(served: Served, s3: S3Server) -> None:
-    """Whoever is lost; a job whose server alone was killed is not even started anew."""
+    """This holds for each loss; a job whose server alone was killed is not even restarted."""
     seed = 33
     chance = random.Random(seed)
     feed = served.feed

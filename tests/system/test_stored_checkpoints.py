@@ -1,4 +1,6 @@
-"""Checkpoints on an object store: a job continues from an empty disk, and what was believed dead commits nothing."""
+"""Checkpoints on an object store: a job continues from an empty disk, and a driver believed dead commits
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ VICTIMS = ("driver", "JVM", "worker", "driver")
 def test_a_job_goes_on_from_an_empty_disk(
     tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All state and positions are in the store, in both modes, and a last run finds nothing left to do."""
+    """All state and positions are in the store, in both modes, and a last run finds no more input."""
     feed = ObjectFeed(tmp_path, s3)
     with checkpoint_on(s3, monkeypatch) as uri:
         settings = feed.settings(tmp_path, checkpoint=uri, bounded=True)
@@ -51,7 +53,7 @@ def test_a_job_goes_on_from_an_empty_disk(
                 job.wait()
             lose_disk(uri)
             feed.assert_exactly_once()
-        # On any machine: Spark's paths in the checkpoint are those of a folder that is gone.
+        # This works on any machine: Spark's paths in the checkpoint are those of a deleted folder.
         with read_copy(uri) as copied:
             capture(spark, Checkpoint(copied), Capture("savepoint", str(tmp_path / "taken"), "arrow"))
         counted = 'SELECT count(*) AS keys, min("count") AS least, max("count") AS most FROM state.counts'
@@ -64,7 +66,7 @@ def test_a_job_goes_on_from_an_empty_disk(
 
 
 def test_answers_are_kept_in_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ones stay; names are listed, and what is no longer needed goes."""
+    """The first ones stay; names are listed, and unneeded answers are removed."""
     with checkpoint_on(s3, monkeypatch) as uri:
         place = StorePlace(place_in(place_of_home(uri), ANSWERS), ())
         assert place.names("score/fraud") == []
@@ -83,7 +85,7 @@ def test_answers_are_kept_in_the_store(s3: S3Server, monkeypatch: pytest.MonkeyP
 def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
     tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
-    """A suspended driver on a machine of its own; another takes over, and the first one wakes up."""
+    """A driver on a separate machine is suspended; another takes over, and the first one resumes."""
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
     feed = ObjectFeed(tmp_path, s3)
@@ -124,7 +126,7 @@ def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
 def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
-    """Thirty under load: in each run the server, then a process; then the machine is gone with its disk."""
+    """Thirty kills under load: in each run the server, then a process; then the machine is lost with its disk."""
     seed = 13
     chance = random.Random(seed)
     with S3Server(tmp_path) as server, checkpoint_on(server, monkeypatch) as uri:
@@ -142,7 +144,7 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
                         server.kill()
                         time.sleep(chance.uniform(0, 2))
                         server.start()
-                        # The same run goes on.
+                        # The same run continues.
                         await_progress(job, lambda: len(feed.rows()))
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]
@@ -160,7 +162,7 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
 def test_kills_of_a_job_that_receives_requests_and_of_its_machine(
     tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
-    """What was answered with 202 is processed once, though the machine that has answered is gone with its disk."""
+    """Requests answered with 202 are processed once, though the machine that answered is lost with its disk."""
     chance = random.Random(19)
     with checkpoint_on(s3, monkeypatch) as uri:
         feed = ObjectFeed(tmp_path, s3)

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL as sources, on a real server: each row is in the journal once, in order, whatever happens."""
+"""PostgreSQL tables as sources, on a real server: each row is in the journal once, in order."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from penstock.testing.connectors import SourceUnderTest, check_source
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
-# Long enough for a receiver that would read too early to have done so.
+# Long enough for a receiver that reads too early to show it.
 EARLY_S = 0.5
 
 
 class Tables:
-    """A schema of its own, with a table of numbers that a sequence gives."""
+    """A schema of its own, with a table of numbers from a sequence."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
@@ -83,7 +83,7 @@ def tables(postgres: PostgresServer) -> Iterator[Tables]:
 
 
 def receive(folder: Path, uri: str, fields: str = "number BIGINT") -> None:
-    """Receive what the table has."""
+    """Receive the rows of the table."""
     with receiver(folder, uri, bounded=True, fields=fields) as receiving:
         receiving.wait_for_end(threading.Event())
 
@@ -100,7 +100,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def test_rows_come_in_order_once(tables: Tables, tmp_path: Path) -> None:
-    """Page by page, also those that come while it polls; a restart continues after the last row."""
+    """Rows are read page by page, also those inserted while it polls; a restart continues after the last row."""
     tables.insert(0, 2_500)
     uri = tables.uri(max_records_per_poll=1_000)
     receive(tmp_path, uri)
@@ -110,7 +110,7 @@ def test_rows_come_in_order_once(tables: Tables, tmp_path: Path) -> None:
         tables.insert(2_500, 2_600)
         wait_until(lambda: len(journaled(tmp_path)) == 2_600)
         assert receiving.error is None
-    # What was read stays, whatever becomes of the rows.
+    # Rows that were read stay, whatever happens to the table's rows.
     tables.execute("DELETE FROM numbers WHERE id < 100; UPDATE numbers SET number = -1")
     receive(tmp_path, uri)
     assert journaled(tmp_path)[:2_500] == before
@@ -119,7 +119,7 @@ def test_rows_come_in_order_once(tables: Tables, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_an_empty_table_is_read_from_its_first_row_on(tables: Tables, tmp_path: Path, start: str) -> None:
-    """And with start=latest a table that has rows from the next one on, also after a restart before that row."""
+    """With start=latest an existing table is read from its next row on, also after a restart before that row."""
     receive(tmp_path, tables.uri(start=start))
     tables.insert(0, 3)
     receive(tmp_path, tables.uri(start=start))
@@ -132,7 +132,9 @@ def test_an_empty_table_is_read_from_its_first_row_on(tables: Tables, tmp_path: 
 
 @pytest.mark.parametrize("how", ["inserted", "drawn", "prepared", "times"])
 def test_a_row_that_is_committed_late_is_not_missed(tables: Tables, tmp_path: Path, how: str) -> None:
-    """Nor is one whose transaction has only drawn its number, or only begun when a time stands for it."""
+    """This includes rows whose transaction has only drawn its number, or has only begun when rows are ordered
+    by a time.
+    """
     by = {"poll_by": "at"} if how == "times" else {}
     tables.execute("ALTER TABLE numbers ADD at timestamptz DEFAULT now()")
     late = psycopg.connect(tables.url)
@@ -163,7 +165,7 @@ def test_a_row_that_is_committed_late_is_not_missed(tables: Tables, tmp_path: Pa
 
 
 def test_writers_of_other_tables_hold_nothing_back(tables: Tables, tmp_path: Path) -> None:
-    """Nor do transactions that read this one."""
+    """Transactions that only read this table hold nothing back either."""
     tables.execute("CREATE TABLE others (id bigserial)")
     with psycopg.connect(tables.url) as other:
         other.execute("INSERT INTO others DEFAULT VALUES")
@@ -174,7 +176,7 @@ def test_writers_of_other_tables_hold_nothing_back(tables: Tables, tmp_path: Pat
 
 
 def test_many_writers_lose_and_repeat_nothing(tables: Tables, tmp_path: Path) -> None:
-    """Their transactions end in another order than they took their numbers, and some are rolled back."""
+    """Transactions commit in another order than they drew numbers, and some are rolled back."""
 
     def write(seed: int) -> None:
         chance = random.Random(seed)
@@ -199,7 +201,7 @@ def test_many_writers_lose_and_repeat_nothing(tables: Tables, tmp_path: Path) ->
 
 
 def test_rows_with_the_same_time_are_told_apart_by_the_primary_key(tables: Tables, tmp_path: Path) -> None:
-    """Also where a page ends among them; a row whose time is null is not read, one of the future not yet."""
+    """This holds when a page ends among them; rows with a null time are skipped, and future ones wait."""
     tables.execute(
         "CREATE TABLE events (a text, b int, number bigint, at timestamptz, PRIMARY KEY (a, b)); "
         "INSERT INTO events SELECT 'k' || n % 3, n, n, timestamptz '2026-01-01 00:00:00+02' + n / 10 * interval '1 h' "
@@ -216,7 +218,7 @@ def test_rows_with_the_same_time_are_told_apart_by_the_primary_key(tables: Table
 
 
 def test_a_kill_repeats_and_loses_no_row(tables: Tables, tmp_path: Path) -> None:
-    """Kill -9 right after a journal write, twice; what was journaled stays as it is."""
+    """Kill -9 right after a journal write, twice; journaled rows do not change."""
     tables.insert(0, 3_000)
     uri = tables.uri(max_records_per_poll=500)
     for kills in (1, 2):
@@ -252,7 +254,7 @@ INSERT INTO typed (day) VALUES ('infinity');
 
 
 def test_columns_become_fields(tables: Tables, tmp_path: Path) -> None:
-    """Exactly; what a field cannot hold is a bad record with its reason."""
+    """Values are exact; a value that the field cannot hold is a bad record with its reason."""
     tables.execute(ROWS)
     receive(tmp_path, tables.uri("typed"), TYPES)
     decoded = format_of("json", record_type(TYPES)).decode(pa.array(journaled(tmp_path), pa.binary()))
@@ -278,7 +280,7 @@ def test_columns_become_fields(tables: Tables, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_columns_may_have_the_names_that_queries_use(tables: Tables, sparse: bool) -> None:
-    """A row stays a row, also beside a column of the same name."""
+    """The row is intact, also beside a column of the same name."""
     tables.execute("CREATE TABLE short (r int, t int, k int, e int, key text, value text)")
     tables.execute("INSERT INTO short VALUES (1, 2, 3, 4, 'a', NULL)")
     fields = record_type("r INT, t INT, k INT, e INT, key STRING, value STRING").schema
@@ -310,7 +312,7 @@ CASES = [
 
 @pytest.mark.parametrize(("table", "by", "fields", "told"), CASES)
 def test_what_is_wrong_is_told(tables: Tables, table: str, by: str, fields: str, told: str) -> None:
-    """By a job at its start, with the remedy."""
+    """A job reports it at its start, with the remedy."""
     tables.execute(
         "CREATE TABLE words (word text, at timestamptz, cached serial); CREATE VIEW seen AS TABLE numbers"
     )
@@ -320,7 +322,7 @@ def test_what_is_wrong_is_told(tables: Tables, table: str, by: str, fields: str,
 
 
 def test_rights_and_places_are_checked(tables: Tables, tmp_path: Path) -> None:
-    """By doctor too; and a checkpoint does not continue in another order."""
+    """Doctor checks them too; a checkpoint does not continue in another order."""
     reader = f"reader_{tables.schema}"
     tables.execute(
         f"CREATE ROLE {reader} LOGIN PASSWORD 'r'; GRANT USAGE ON SCHEMA {tables.schema} TO {reader}"
@@ -362,7 +364,7 @@ def test_a_server_that_restarts_is_found_again(tmp_path: Path) -> None:
 
 
 def test_commands_come_from_a_table(tables: Tables, tmp_path: Path) -> None:
-    """With the fields that it has; what is null counts as left out."""
+    """The table's columns are the command's fields; null counts as missing."""
     tables.execute(
         "CREATE TABLE commands (number bigserial PRIMARY KEY, id uuid DEFAULT gen_random_uuid(), kind text, "
         "target jsonb, version int, effective_at timestamptz, payload jsonb, remark text); "
@@ -382,7 +384,7 @@ def test_commands_come_from_a_table(tables: Tables, tmp_path: Path) -> None:
 def test_the_source_is_held_to_the_conformance_kit(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of a table in the order of a sequence; tests ask for new ones without a pause."""
+    """Rows are ordered by a sequence; the tests poll without a pause."""
     if is_recording() is None:
         monkeypatch.setattr(postgres_connections, "_CONNECT_S", 2)
     tables.execute("CREATE TABLE kit (place bigserial PRIMARY KEY, id bigint)")

@@ -1,4 +1,4 @@
-"""Kafka over TLS, on a broker of its own: whole jobs with secrets, and what is said when it does not work."""
+"""Kafka over TLS, on its own broker: whole jobs with secrets, and the messages for connection errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOGIN = "security.protocol=SASL_SSL&sasl.mechanisms=PLAIN&sasl.username=ann"
 
 @dataclass(frozen=True)
 class Place:
-    """A broker, and the files that its clients have."""
+    """A broker, and the files of its clients."""
 
     kafka: SecuredBroker
     authority: Path
@@ -49,7 +49,7 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The parameters of a client that shows its certificate."""
+        """Return the parameters of a client with a certificate."""
         files = f"ssl.certificate.location={self.certificate}&ssl.key.location={self.key}"
         return f"security.protocol=SSL&ssl.ca.location={self.authority}&{files}"
 
@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def bindings(place: Place, secret: Path, password: str, mode: str) -> dict[str, str]:
-    """Streams with a login and with a certificate."""
+    """Return streams with a login and with a certificate."""
     kafka = place.kafka
     by_login = f"{LOGIN}&sasl.password={password}&ssl.ca.location={place.authority}"
     by_certificate = f"{place.shown}&ssl.key.password=file:{secret}"
@@ -87,7 +87,7 @@ def bindings(place: Place, secret: Path, password: str, mode: str) -> dict[str, 
 
 
 def send(place: Place, mode: str) -> None:
-    """A setting, and two readings that give a command each."""
+    """Send a setting, and two readings that give a command each."""
     setting = {"sensor_id": 1, "desired": 20, "up_delta": 1, "down_delta": 1}
     produce(place.kafka.bootstrap, f"settings-{mode}", [(b"1", json.dumps(setting).encode())])
     readings = [{"sensor_id": 1, "temperature": temperature} for temperature in (15.0, 25.0)]
@@ -96,7 +96,7 @@ def send(place: Place, mode: str) -> None:
 
 
 def check(place: Place, folder: Path, mode: str) -> None:
-    """All commands are there, and no file of the job has a secret."""
+    """Check that all commands are there, and no file of the job has a secret."""
     for stream in ("heaters", "protocol"):
         topic = f"{stream}-{mode}"
         found = [json.loads(one.value or b"") for one in read_topic(place.kafka.bootstrap, topic, 2)]
@@ -107,14 +107,14 @@ def check(place: Place, folder: Path, mode: str) -> None:
 
 
 def written(folder: Path, name: str, secret: str) -> Path:
-    """A file with a secret."""
+    """Write a secret to a file; return the file."""
     file = folder / name
     file.write_text(f"{secret}\n")
     return file
 
 
 def test_a_job_reads_and_writes_over_tls(place: Place, tmp_path: Path, spark: SparkSession) -> None:
-    """With a login and with a certificate, in real time, and with secrets from files."""
+    """It uses a login and a certificate, real time, and secrets from files."""
     key, login = written(tmp_path, "key", KEY_PASSWORD), written(tmp_path, "login", PASSWORD)
     send(place, "session")
     settings = RunSettings(
@@ -147,7 +147,7 @@ def test_secrets_come_from_the_environment_of_a_job(place: Place, tmp_path: Path
 
 
 def problem(address: str, query: str) -> str:
-    """What is said of a topic at an address."""
+    """Return the message for a topic at an address."""
     binding = parse_binding("readings", f"kafka://{address}/readings-session?{query}", "data")
     assert isinstance(binding, KafkaBinding)
     with pytest.raises(ExternalSystemError) as caught:
@@ -156,7 +156,7 @@ def problem(address: str, query: str) -> str:
 
 
 def test_what_is_wrong_with_a_connection_is_said(place: Place) -> None:
-    """With the remedy, and without a password."""
+    """The message has the remedy, but no password."""
     kafka, key_password = place.kafka, f"ssl.key.password={KEY_PASSWORD}"
     login = f"{LOGIN}&sasl.password={PASSWORD}"
     trusting = f"ssl.ca.location={place.authority}"
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_a_connection_is_said(place: Place) -> None:
         "no certificate": (kafka.encrypted, f"security.protocol=SSL&{trusting}"),
         "password": (kafka.secured_encrypted, f"{LOGIN}&sasl.password=wrong-secret&{trusting}"),
     }
-    # All at once, since each is given time.
+    # All at once, since each takes its timeout.
     with ThreadPoolExecutor(len(asked)) as pool:
         said = dict(zip(asked, pool.map(lambda one: problem(*one), asked.values()), strict=True))
     expected = {

@@ -1,4 +1,4 @@
-"""Two drivers on one checkpoint: the second is refused and leaves no trace; where locks fail, the first is fenced."""
+"""Two drivers on one checkpoint: the second is refused without a trace; where locks fail, the first is fenced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCK = "in-use.lock"
 
 
 class Feed:
-    """Readings, one file of all sensors after the other, and what the job makes of them."""
+    """Readings, in files of all sensors, and the job's output."""
 
     def __init__(self, folder: Path) -> None:
         self.readings, self.seen, self.checkpoint = (
@@ -55,11 +55,11 @@ class Feed:
             self.files += 1
 
     def counts(self) -> list[tuple[int, int]]:
-        """What was written: each sensor's count, for each of its readings."""
+        """Return what was written: each sensor's count, for each of its readings."""
         return [(row["sensor"], row["count"]) for row in read_folder(self.seen)]
 
     def await_files(self, job: JobProcess | JobInSession, files: int) -> None:
-        """Wait until the job has written what some files give."""
+        """Wait until the job has written the output of some files."""
         await_true(
             lambda: not job.running or count_records(self.seen) >= files * SENSORS,
             lambda: f"{count_records(self.seen)} of {files * SENSORS}: {job.err}",
@@ -67,32 +67,33 @@ class Feed:
         assert job.running, job.err
 
     def assert_exactly_once(self) -> None:
-        """Each sensor has counted each reading once, and each count was written once."""
+        """Check that each sensor has counted each reading once, and each count was written once."""
         expected = Counter((sensor, count) for sensor in range(SENSORS) for count in range(1, self.files + 1))
         assert Counter(self.counts()) == expected
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files of a folder but the lock, with what is in them."""
+    """Return all files of a folder except the lock, with their content."""
     paths = (path for path in sorted(folder.rglob("*")) if path.name != LOCK)
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
 def outputs(feed: Feed) -> dict[str, bytes]:
-    """All files of the sink that are not staged for a commit that may never come."""
+    """Return all files of the sink that are not staged for a commit that may never come."""
     return {name: text for name, text in content(feed.seen).items() if not name.startswith(".staging-")}
 
 
 def batches(feed: Feed, log: str) -> set[str]:
-    """The micro-batches in one of Spark's logs."""
+    """Return the micro-batches in one of Spark's logs."""
     return {path.name for path in (feed.checkpoint / log).glob("[0-9]*")}
 
 
 def test_a_second_driver_is_refused_or_takes_over(tmp_path: Path, spark: SparkSession) -> None:
-    """Where the lock holds it is refused; where locks fail it takes over, and the first commits nothing any more.
+    """Where the lock holds, it is refused; where locks fail, it takes over, and the first commits nothing any
+    more.
 
-    The lock is lost while the first stands still in the midst of its work; `make chaos` also takes it from runs that
-    are at work. The first is on a machine whose Hadoop has another file system, where nothing of a checkpoint belongs.
+    The lock is lost while the first is suspended during its work; `make chaos` also takes it from working
+    runs. The first is on a machine with another Hadoop file system, where no file of a checkpoint belongs.
     """
     feed = Feed(tmp_path)
     feed.write(2)
@@ -126,17 +127,17 @@ def test_a_second_driver_is_refused_or_takes_over(tmp_path: Path, spark: SparkSe
 
 
 def stand_still(job: JobProcess) -> list[int]:
-    """Stop all processes of a run, in the midst of what they do; gives their ids."""
+    """Suspend all processes of a run during their work; return their ids."""
     family = [job.process.pid, *job.family()]
     for pid in family:
         kill(pid, signal.SIGSTOP)
-    # A thread stops when it is back from the system, which may have just made a file for it.
+    # A thread stops when it returns from a system call, which may have just created a file for it.
     await_true(lambda: all(map(stands_still, family)), lambda: "a process does not stop")
     return family
 
 
 def stands_still(pid: int) -> bool:
-    """Whether all threads of a process are stopped, or it is gone."""
+    """Return whether all threads of a process are stopped, or it has ended."""
     states = []
     for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
@@ -150,9 +151,9 @@ def go_on(family: Sequence[int]) -> None:
 
 
 def check_another_is_refused(feed: Feed, folder: Path) -> None:
-    """It says that the checkpoint is in use, and has touched neither the checkpoint nor the outputs.
+    """Check that it says the checkpoint is in use, and has changed neither checkpoint nor outputs.
 
-    The driver that holds the checkpoint stands still, so that it changes nothing itself.
+    The driver that holds the checkpoint is suspended, so that it changes nothing itself.
     """
     before = content(feed.checkpoint), content(feed.seen)
     with JobProcess([*feed.arguments, "--lock-timeout=1"], folder) as another:
@@ -166,7 +167,7 @@ def check_another_is_refused(feed: Feed, folder: Path) -> None:
 def check_the_first_commits_nothing(
     feed: Feed, first: JobProcess, family: Sequence[int], second: JobInSession
 ) -> None:
-    """The first, which stood still while the second took over, continues: it ends, and what is written stays."""
+    """Resume the first driver, suspended while the second took over: it ends, and the output is unchanged."""
     feed.await_files(second, feed.files)
     await_true(lambda: batches(feed, "commits") == batches(feed, "offsets"), lambda: second.err)
     written = outputs(feed)
@@ -189,7 +190,7 @@ def feed_until(feed: Feed, stop: threading.Event) -> None:
 
 
 def take_over(feed: Feed, folder: Path, chance: random.Random, injected: Injected, rounds: int) -> None:
-    """One run after the other loses the checkpoint: while it stands still and continues later, or while it works."""
+    """Let runs lose the checkpoint one after the other: while suspended, to be resumed later, or while working."""
     with contextlib.ExitStack() as runs:
         job = runs.enter_context(JobProcess(feed.arguments, folder))
         feed.await_files(job, feed.files)
@@ -202,7 +203,7 @@ def take_over(feed: Feed, folder: Path, chance: random.Random, injected: Injecte
             epoch = epoch_of(feed)
             after = runs.enter_context(JobProcess(feed.arguments, folder))
             await_true(lambda epoch=epoch: epoch_of(feed) > epoch, lambda after=after: after.err)
-            # Now it goes on while the next one starts, now while that works.
+            # It resumes either while the next one starts, or while that works.
             time.sleep(chance.uniform(0, 15))
             go_on(family)
             check_was_fenced(job)
@@ -215,9 +216,10 @@ def take_over(feed: Feed, folder: Path, chance: random.Random, injected: Injecte
 
 
 def works_on(feed: Feed, job: JobProcess) -> bool:
-    """Wait until a run has done more; it may have ended, where the run before stood right before Spark's commit.
+    """Wait until a run has made progress; it may have ended, if the previous run was suspended right before
+    Spark's commit.
 
-    Where that was the commit of the first micro-batch, the run has removed its state by then, since nothing was
+    If that was the commit of the first micro-batch, the run has removed its state by then, since nothing was
     committed. The next start repeats the micro-batch.
     """
     try:
@@ -245,7 +247,7 @@ def epoch_of(feed: Feed) -> int:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_runs_that_lose_their_checkpoint_write_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """Four times, at any moment of the next run."""
+    """Four takeovers, at any moment of the next run."""
     feed, seed, stop = Feed(tmp_path), 19, threading.Event()
     feed.write(2)
     feeding = threading.Thread(target=feed_until, args=(feed, stop))

@@ -1,4 +1,4 @@
-"""Two managers on one PostgreSQL: one leads; when it is killed or stands still, the other acts, and it alone."""
+"""Two managers on one PostgreSQL: one leads; when it is killed or suspended, only the other acts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.server.store.row_types import Event
 from penstock.server.store.store import Store
 
 TAKES_OVER_S = 15.0
-LEASE_MS = 10_000  # that of the servers, who take no longer one for good
+LEASE_MS = 10_000  # the default lease of servers is longer
 TOKEN = "token-of-both-servers-0123456789-0123456789"
 
 
@@ -51,7 +51,7 @@ class Server:
             )
 
     def await_start(self) -> None:
-        """Wait until it listens, and be let in."""
+        """Wait until it listens, and log in."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log()
@@ -107,30 +107,30 @@ class TwoManagers:
         return [event for event in self.store.events() if event.what == "a manager leads"]
 
     def leader(self) -> Server | None:
-        """The server that came to lead last."""
+        """Return the server that became leader last."""
         pids = {str(server.process.pid): server for server in self.servers}
         found = self.leads()
         return pids[found[-1].detail["manager"].split("/")[1]] if found else None
 
     def pair(self) -> tuple[Server, Server]:
-        """The one that leads, and the other."""
+        """Return the leader and the other server."""
         leader = self.leader()
         assert leader is not None
         return leader, next(server for server in self.servers if server is not leader)
 
     def running(self, server: Server, definition: str = "works") -> str:
-        """A job that runs."""
+        """Submit a job, and wait until it runs."""
         job_id = server.submit(definition)
         await_true(lambda: server.status(job_id) == "RUNNING", self.log)
         return job_id
 
     def runs_as(self, job_id: str, run: int) -> bool:
-        """Whether a job runs, and in the run of that number: both of one look."""
+        """Return whether a job runs in the run of that number, from a single query."""
         job = self.store.job(job_id)
         return job.status is JobStatus.RUNNING and job.epoch == run
 
     def runs(self, job_id: str) -> list[str]:
-        """The runs that began to work, as they themselves have written."""
+        """Return the runs that began to work, by their own records."""
         return (Path(self.store.job(job_id).checkpoint) / "runs").read_text().split()
 
     def pid(self, job_id: str) -> int:
@@ -161,7 +161,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> I
 
 
 def test_a_leader_that_stood_still_changes_nothing_when_it_goes_on(two: TwoManagers) -> None:
-    """The other has carried out what users want; the old one follows, and still takes what users ask for."""
+    """The new leader has carried out requests; the old one follows, and still accepts requests."""
     old, new = two.pair()
     before = len(two.leads())
     goes_on, canceled, ended = two.running(old), two.running(old), two.running(old)
@@ -173,7 +173,7 @@ def test_a_leader_that_stood_still_changes_nothing_when_it_goes_on(two: TwoManag
         lambda: new.status(started) == "RUNNING" and new.status(canceled) == "CANCELED", two.log, TAKES_OVER_S
     )
     assert time.monotonic() - begun_s < TAKES_OVER_S
-    # A driver dies, whose parent the old one is.
+    # A driver dies that is a child of the old leader.
     kill(two.pid(ended), signal.SIGKILL)
     (Path(two.store.job(ended).checkpoint) / "at-work").unlink()
     await_true(lambda: two.runs_as(ended, 2), two.log)
@@ -182,7 +182,7 @@ def test_a_leader_that_stood_still_changes_nothing_when_it_goes_on(two: TwoManag
     seen = two.store.events()[-1].id
 
     old.signal(signal.SIGCONT)
-    # What users ask of it is done, by the one that leads.
+    # The leader carries out requests made to the follower.
     asked = old.submit("finishes")
     await_true(lambda: old.status(asked) == "FINISHED", two.log)
     old.want(started, "PAUSED")
@@ -207,7 +207,7 @@ def test_a_leader_that_stood_still_changes_nothing_when_it_goes_on(two: TwoManag
 
 
 def test_when_the_leader_is_killed_the_other_acts(two: TwoManagers, record_property: Any) -> None:
-    """Within 15 s of the kill it has done what users asked for since: a job runs, another is canceled."""
+    """Within 15 s of the kill it has carried out pending requests: a job runs, another is canceled."""
     leader, other = two.pair()
     goes_on, canceled = two.running(leader), two.running(other)
     pid = two.pid(goes_on)
@@ -223,14 +223,14 @@ def test_when_the_leader_is_killed_the_other_acts(two: TwoManagers, record_prope
     record_property("acts_after_s", round(took_s, 1))
     assert took_s < TAKES_OVER_S
     assert two.leader() is other
-    # Nothing was started twice, and the driver of the other job has noticed nothing.
+    # Nothing was started twice, and the driver of the other job was not affected.
     assert two.pid(goes_on) == pid
     assert process_of(pid) is not None
     assert [two.runs(job_id) for job_id in (goes_on, canceled, new)] == [["1"]] * 3
 
 
 class Leases:
-    """Four jobs of two servers, whose leases are lost again and again."""
+    """Four jobs of two servers, whose leases are lost repeatedly."""
 
     def __init__(self, two: TwoManagers, seed: int, injected: Injected) -> None:
         self._two = two
@@ -240,7 +240,7 @@ class Leases:
         self._killed: dict[str, int] = dict.fromkeys(self._jobs, 0)
 
     def stand_still(self) -> None:
-        """The leader stands still until the other has done what is to be done, and continues while that works."""
+        """Suspend the leader until the other has done its work, and resume it while that continues."""
         leader, other = self._two.pair()
         before = len(self._two.leads())
         self._injected.add("leader that stands still beyond its lease")
@@ -254,7 +254,7 @@ class Leases:
         assert self._two.leader() is other
 
     def take(self) -> None:
-        """While both stand still somebody else comes to lead; they do nothing until that has ended."""
+        """Let a third leader take the lease while both are suspended; they do nothing until it expires."""
         self._injected.add("lease of the leader taken by another manager")
         store = self._two.store
         for server in self._two.servers:
@@ -271,7 +271,7 @@ class Leases:
         self._await_runs(killed)
 
     def check(self) -> None:
-        """Each run has begun once, by one leader after the other, and its driver is there."""
+        """Check that each run has begun once, by successive leaders, and its driver is there."""
         for job_id in self._jobs:
             assert self._two.runs(job_id) == [str(run) for run in range(1, self._killed[job_id] + 2)]
             assert process_of(self._two.pid(job_id)) is not None
@@ -279,7 +279,7 @@ class Leases:
         assert leaders == sorted(leaders)
 
     def _kill_drivers(self) -> list[str]:
-        """Something to do for whoever leads."""
+        """Kill drivers, so that the leader has work."""
         jobs = self._chance.sample(self._jobs, self._chance.randint(1, 3))
         for job_id in jobs:
             kill(self._two.pid(job_id), signal.SIGKILL)
@@ -297,7 +297,7 @@ class Leases:
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_leaders_that_lose_their_lease_double_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
-    """Twenty times, while drivers die: each is started again once."""
+    """Twenty times, while drivers die: each is restarted once."""
     seed = 17
     with noting("lost leases", "-k leaders_that_lose_their_lease", str(seed)) as injected:
         two = TwoManagers(tmp_path, postgres.new_schema())

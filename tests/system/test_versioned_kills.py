@@ -34,7 +34,7 @@ class Rows:
         return self.server.uri("seen", "?retry_s=300")
 
     def counts(self) -> dict[int, int]:
-        """Asked with a new client: one that has seen the server go away may still take it for down."""
+        """Query with a new client: one that has seen the server go down may still believe so."""
         rows = self.server.execute(f"SELECT sensor, count FROM {KEYSPACE}.seen")
         return {row.sensor: row.count for row in rows}
 
@@ -58,7 +58,7 @@ class Documents:
 
 
 class Feed(FileFeed):
-    """Readings in files, and the keys with what the job makes of them."""
+    """Readings in files, and the keys with the job's output."""
 
     def __init__(self, folder: Path, store: Any) -> None:
         super().__init__(folder)
@@ -78,7 +78,7 @@ class Feed(FileFeed):
 
 @pytest.mark.parametrize("kind", [pytest.param(Rows, marks=pytest.mark.chaos), Documents])
 def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: SparkSession, kind: Any) -> None:
-    """One checkpoint, whose runs have growing versions."""
+    """One checkpoint has runs with increasing versions."""
     (tmp_path / "server").mkdir()
     store = kind(tmp_path / "server")
     with store.server:
@@ -97,7 +97,7 @@ def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: Spark
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("kind", [Rows, Documents])
 def test_kills_of_a_job_and_its_store(tmp_path: Path, kind: Any, interval_ms: int) -> None:
-    """Twenty in each mode, under load."""
+    """Twenty kills in each mode, under load."""
     seed = 4 if interval_ms else 3
     (tmp_path / "server").mkdir()
     store = kind(tmp_path / "server")

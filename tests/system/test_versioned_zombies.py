@@ -1,4 +1,4 @@
-"""Writers of Cassandra and OpenSearch that are killed, stand still and continue: each key keeps its newest value."""
+"""Writers of Cassandra and OpenSearch that are killed, suspended and resumed: each key keeps its newest value."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Documents:
 
 
 class Writers:
-    """Writers one after the other; what they have committed stands in files of a folder."""
+    """A succession of writers; files in a folder record what they have committed."""
 
     def __init__(self, folder: Path, store: Any) -> None:
         self._folder = folder
         self._store = store
 
     def begin(self) -> subprocess.Popen[bytes]:
-        """Start a writer, which has committed some micro-batches when this returns."""
+        """Start a writer; return once it has committed some micro-batches."""
         command = [sys.executable, str(WRITER), self._store.uri(), str(self._folder)]
         with (self._folder / "errors").open("ab") as errors:
             writer = subprocess.Popen(command, stderr=errors)
@@ -82,7 +82,7 @@ class Writers:
         assert writer.poll() is None, (self._folder / "errors").read_text()[-2000:]
 
     def assert_values(self) -> None:
-        """What is there is that of the micro-batches so far, of which the next may be written in part."""
+        """Check that values are those of the micro-batches so far; the next one may be written in part."""
         done = next_batch(self._folder)
         found = self._store.values()
         begun = {(row["key"], row["number"]) for row in batch_of(done)}
@@ -94,14 +94,14 @@ class Writers:
         assert not wrong
 
     def end_zombie(self, zombie: subprocess.Popen[bytes]) -> None:
-        """Let a stopped writer continue, which may still write, and finds that it has lost the checkpoint."""
+        """Resume a suspended writer, which may still write, and finds that it has lost the checkpoint."""
         zombie.send_signal(signal.SIGCONT)
         assert zombie.wait(PATIENCE_S) != 0
         assert "Another run has taken over the checkpoint" in (self._folder / "errors").read_text()[-1500:]
 
 
 def strike(writers: Writers, store: Any, rounds: int, injected: Injected | None) -> None:
-    """Kill writers, the server, and let writers stand still while later ones write."""
+    """Kill writers and the server, and suspend writers while later ones write."""
     for number in range(rounds):
         faults = ("writer killed", "writer stands still while a later one writes", "server killed")
         if injected is not None:
@@ -140,6 +140,6 @@ def run(folder: Path, kind: Any, rounds: int, injected: Injected | None) -> None
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [Documents, Rows])
 def test_kills_and_zombies_of_versioned_stores(tmp_path: Path, kind: Any) -> None:
-    """Twenty-one, a third of each."""
+    """Twenty-one faults, a third of each kind."""
     with noting("versioned sinks", "-k kills_and_zombies_of_versioned_stores") as injected:
         run(tmp_path, kind, 21, injected)

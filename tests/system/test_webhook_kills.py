@@ -1,4 +1,4 @@
-"""Jobs that send to a webhook: each output arrives, repetitions have the same id, whatever is killed."""
+"""Jobs that send to a webhook: each output arrives, and repetitions have the same id, whatever is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings(feed: FileFeed, server: HookServer, folder: Path, **more: Any) -> R
 
 
 def outputs(server: HookServer) -> Counter[tuple[int, int]]:
-    """What has arrived, without repetitions; an id that comes again has the same record."""
+    """Return the received records without repetitions; a repeated id must have an equal record."""
     found: dict[str, bytes] = {}
     for one in server.taken:
         assert one.id is not None
@@ -37,7 +37,7 @@ def outputs(server: HookServer) -> Counter[tuple[int, int]]:
 
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_a_job_sends_each_output(tmp_path: Path, spark: SparkSession, interval_ms: int) -> None:
-    """With an id, in both modes."""
+    """Each has an id, in both modes."""
     feed = FileFeed(tmp_path)
     feed.write()
     with HookServer() as server:
@@ -51,7 +51,7 @@ def test_a_job_sends_each_output(tmp_path: Path, spark: SparkSession, interval_m
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_webhook(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load."""
+    """Twenty kills in each mode, under load."""
     seed = 10 if interval_ms else 9
     mode = "real time" if interval_ms else "micro-batches"
     feed = FileFeed(tmp_path)
@@ -65,7 +65,7 @@ def test_kills_of_a_job_and_its_webhook(tmp_path: Path, interval_ms: int) -> Non
             return settings(feed, server, tmp_path, checkpoint_interval_ms=interval_ms, **more)
 
         def interrupt() -> None:
-            """Take the server away, now for a moment, now until the job gives up."""
+            """Take the server down, either for a moment or until the job gives up."""
             server.stop()
             time.sleep(1)
             server.start()

@@ -1,4 +1,4 @@
-"""The temperature-control job in short, with two sinks: what a kill leaves shows in a topic and in a folder."""
+"""The temperature-control job, shortened, with two sinks: a topic and a folder show the effects of a kill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reading:
 
 @dataclass
 class Setting:
-    """The temperature that a room is to have."""
+    """The desired temperature of a room."""
 
     sensor_id: int
     desired: float
@@ -35,13 +35,13 @@ class HeaterCommand:
 
 
 class Thermostat(ps.ConnectedProcessFunction):
-    """Switches the heater when the room leaves the band, and says so once."""
+    """Switches the heater when the room leaves the band, and emits one command."""
 
     setting = ps.ValueState(Setting)
     last_command = ps.ValueState(str)
 
     def process_control(self, setting: Setting, ctx: ps.Context) -> None:
-        """Take a setting."""
+        """Store a setting."""
         self.setting.set(setting)
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[HeaterCommand]:

@@ -14,7 +14,7 @@ __all__ = ["Message", "produce", "producer", "read_topic"]
 
 @dataclass(frozen=True)
 class Message:
-    """A message as it stands in a topic."""
+    """A message in a topic."""
 
     partition: int
     offset: int
@@ -23,7 +23,7 @@ class Message:
 
 
 def producer(bootstrap: str) -> Producer:
-    """A producer that keeps the order of what it sends, also when the broker is away meanwhile."""
+    """Return a producer that keeps the order of messages, also when the broker is down meanwhile."""
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
     return Producer({**settings, "message.timeout.ms": 900_000})
 
@@ -31,7 +31,7 @@ def producer(bootstrap: str) -> Producer:
 def produce(
     bootstrap: str, topic: str, messages: Iterable[tuple[bytes | None, bytes | None]], partition: int = -1
 ) -> None:
-    """Write (key, value) messages; `partition` -1 lets the key decide."""
+    """Write (key, value) messages; with `partition` -1 the key decides."""
     client = producer(bootstrap)
     for key, value in messages:
         client.produce(topic, value, key, partition)
@@ -41,9 +41,9 @@ def produce(
 def read_topic(
     bootstrap: str, topic: str, at_least: int = 0, isolation: str = "read_committed"
 ) -> list[Message]:
-    """All messages, partition by partition in order.
+    """Return all messages, partition by partition in order.
 
-    Waits for `at_least` messages: what stands behind a transaction that a killed worker left open can be read when its
+    Waits for `at_least` messages: those after a killed worker's open transaction become readable once its
     successor, or the broker after two minutes, has ended it.
     """
     deadline = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""A job with a control, event time and two steps, which the dashboard is looked at with."""
+"""A job with a control stream, event time and two steps, for the tests of the dashboard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import penstock as ps
 
 @dataclass
 class Visit:
-    """Somebody came through a gate, at a time in milliseconds since 1970."""
+    """A person who came through a gate, at a time in milliseconds since 1970."""
 
     gate: str
     at: int
@@ -20,14 +20,14 @@ class Visit:
 
 @dataclass
 class Crowd:
-    """More people have come through a gate than its limit."""
+    """A gate with more visits than its limit."""
 
     gate: str
     people: int
 
 
 class Risk:
-    """A model that multiplies the people."""
+    """A model that multiplies the number of people."""
 
     def __init__(self, weights: dict[str, Any], metadata: dict[str, str]) -> None:
         self.factor = weights["factor"][0]
@@ -38,7 +38,7 @@ class Risk:
 
 
 class Watch(ps.ProcessFunction):
-    """Tells when more people come through a gate than its limit, which a command sets."""
+    """Emits when more people come through a gate than its limit, which a command sets."""
 
     limit = ps.ValueState(int)
     people = ps.ValueState(int)

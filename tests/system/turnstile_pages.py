@@ -1,4 +1,4 @@
-"""A server with the job of `turnstile_job.py`, and people who look at its pages in a real Chromium."""
+"""A server with the job of `turnstile_job.py`, and users who view its pages in a real Chromium."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ batch_interval: 500ms
 master: local[2]
 allow_read: ["{root}/models"]
 """
-# A job that is kept busy would take the time of the browser.
+# A busy job would take CPU time from the browser.
 FEED_S = 2.5
 VIEWER = secrets.token_urlsafe(32)
 OPERATOR = secrets.token_urlsafe(32)
@@ -55,7 +55,7 @@ PICTURES = os.environ.get("PENSTOCK_DOCS_IMAGES", "")
 """Where screenshots for the docs are written; none are when it is not set."""
 
 CHROMIUM = "/usr/bin/chromium-headless-shell"
-# Nothing but what the pages themselves do.
+# Only the pages' own actions.
 FLAGS = [
     "--no-sandbox",
     "--disable-background-networking",
@@ -69,7 +69,7 @@ FLAGS = [
 
 
 class Turnstiles:
-    """A server with a running job, which visits come to but where it is let rest."""
+    """A server with a running job that gets visits, except while it is at rest."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -112,7 +112,7 @@ class Turnstiles:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """While no visits come. What reads the state has the lowest priority, and would wait for the job."""
+        """Stop visits while the block runs. State readers have the lowest priority, and would wait for the job."""
         self._rests.set()
         try:
             yield
@@ -126,7 +126,7 @@ class Turnstiles:
         return url
 
     def asked(self) -> list[str]:
-        """What was asked of the job so far, commands aside."""
+        """Return the requests to the job so far, without commands."""
         events = self.served.client.get("/v1/events", params={"job": self.job_id, "limit": 1000}).json()[
             "items"
         ]
@@ -134,7 +134,7 @@ class Turnstiles:
         return [what for what in asked if what != "asked for: command"]
 
     def close(self) -> None:
-        """End all."""
+        """Stop everything."""
         self._stop.set()
         self._feeding.join()
         self.served.close()
@@ -142,7 +142,7 @@ class Turnstiles:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turnstiles]:
-    """The server."""
+    """Start the server."""
     made = Turnstiles(tmp_path_factory.mktemp("dashboard"))
     yield made
     made.close()
@@ -159,14 +159,14 @@ def browser() -> Iterator[Browser]:
 
 
 class Visitor:
-    """Somebody with a browser, whose pages may not complain, and may ask nobody but the server."""
+    """A user with a browser, whose pages may log no errors, and may contact only the server."""
 
     def __init__(self, context: BrowserContext, url: str, token: str) -> None:
         self.context = context
         self.url = url
         self.complaints: list[str] = []
         self._pages: list[Page] = []
-        # The page behind the login is drawn only for those who go there.
+        # The page after the login is rendered only on navigation.
         context.request.get(f"{url}/login?token={token}", max_redirects=0)
         self.page = self.new_page()
 
@@ -193,7 +193,7 @@ class Visitor:
 
 @pytest.fixture(scope="module")
 def contexts() -> dict[str, BrowserContext]:
-    """The browser of each token, which keeps what it has loaded."""
+    """Return the browser context of each token, which keeps its cache."""
     return {}
 
 
@@ -201,7 +201,7 @@ def contexts() -> dict[str, BrowserContext]:
 def visit(
     place: Turnstiles, browser: Browser, contexts: dict[str, BrowserContext]
 ) -> Iterator[Callable[..., Visitor]]:
-    """Makes visitors; at the end nothing may have been wrong for any of them."""
+    """Yield a function that creates visitors; at the end none may have had errors."""
     visitors: list[Visitor] = []
 
     def make(token: str = OPERATOR) -> Visitor:

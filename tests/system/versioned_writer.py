@@ -1,7 +1,8 @@
-"""A process that writes micro-batches to Cassandra or OpenSearch, as a job does: `versioned_writer.py URI FOLDER`.
+"""A process that writes micro-batches to Cassandra or OpenSearch, as a job does: `versioned_writer.py URI
+FOLDER`.
 
-Each process takes the checkpoint in the folder, and has a file beside it with the number of the micro-batch that comes
-next; the largest counts.
+Each process takes over the checkpoint in the folder, and has a file beside it with the number of its next
+micro-batch; the largest counts.
 """
 
 from __future__ import annotations

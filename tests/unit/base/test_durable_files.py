@@ -1,4 +1,4 @@
-"""Durable files: whoever writes at the same time, one of them wins whole, and nothing else is left."""
+"""Durable files: of concurrent writers one wins completely, and no temporary file remains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from penstock.base.durable import write_atomically
 
 
 def test_writers_with_one_number_do_not_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads, and the first process of each container: they would cut what the other writes."""
+    """Threads, and containers whose first processes have the same id, would otherwise truncate each other's
+    file.
+    """
     path = tmp_path / "file"
     contents = [bytes([number]) * 200_000 for number in range(8)]
     together = threading.Barrier(len(contents))
@@ -39,7 +41,7 @@ def test_writers_with_one_number_do_not_share_a_file(tmp_path: Path, monkeypatch
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the old content stays, and no part of the new."""
+    """On a full disk the old content stays, and no part of the new one."""
     path = tmp_path / "file"
     write_atomically(path, b"old")
 

@@ -1,4 +1,4 @@
-"""The cyclic collector leaves alone what stays, and finds its cycles when it is asked to."""
+"""The cyclic collector skips permanent objects, and collects their cycles on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _collected_again() -> Iterator[None]:
 
 
 def test_cycles_stay_until_they_are_asked_for() -> None:
-    """Collections in between look at nothing that was there."""
+    """Collections in between skip objects that existed before."""
     known = weakref.ref(Ring())
     keep_uncollected(also_cycles=False)
     gc.collect()
@@ -35,7 +35,7 @@ def test_cycles_stay_until_they_are_asked_for() -> None:
 
 
 def test_afterwards_everything_is_collected_again() -> None:
-    """Also what was left alone."""
+    """This includes objects that were skipped."""
     known = weakref.ref(Ring())
     keep_uncollected(also_cycles=False)
     collect_again()

@@ -1,4 +1,4 @@
-"""Bindings: URIs become typed bindings, and every wrong one says what would be right."""
+"""Bindings: URIs become typed bindings, and the error for a wrong one says what would be right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROLES: tuple[Role, ...] = ("data", "control", "sink")
 
 @pytest.mark.parametrize("scheme", ["jsonl", "csv", "parquet"])
 def test_files_take_relative_and_absolute_directories(scheme: str) -> None:
-    """A directory is made absolute where the command runs, because workers run elsewhere."""
+    """A directory is made absolute in the command's working folder, because workers have another."""
     relative = parse_binding("r", f"{scheme}:some/in", "data")
     assert isinstance(relative, FilesBinding)
     assert (relative.format, relative.directory) == (scheme, str(Path.cwd() / "some/in"))
@@ -60,7 +60,7 @@ def test_folders_of_text_are_only_read() -> None:
 
 
 def test_files_take_escaped_names_and_the_home_directory() -> None:
-    """`%3F` stands for a question mark in a name, and `~` for the home directory, which the shell leaves."""
+    """`%3F` is a question mark in a name, and `~` the home directory, which the shell does not expand here."""
     escaped = parse_binding("r", "jsonl:/a%3Fb%20c", "data")
     home = parse_binding("r", "jsonl:~/in", "data")
     assert isinstance(escaped, FilesBinding)
@@ -70,7 +70,7 @@ def test_files_take_escaped_names_and_the_home_directory() -> None:
 
 
 def test_folders_may_have_colons_in_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is no URI by its form is a name, and ./ makes any name one."""
+    """Text that is not in URI form is a name, and ./ makes any text a name."""
     monkeypatch.chdir(tmp_path)
     for uri, name in (("jsonl:12:30/in", "12:30/in"), ("jsonl:a:b", "a:b"), ("jsonl:./s3:/b", "s3:/b")):
         binding = parse_binding("r", uri, "data")
@@ -79,7 +79,7 @@ def test_folders_may_have_colons_in_their_names(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_folder_that_is_a_uri_shows_no_password() -> None:
-    """Though it is refused, what was meant has one."""
+    """It is refused, but the URI that was meant has a password, which must be masked."""
     with pytest.raises(BindingError) as raised:
         parse_binding("r", "jsonl:amqp://user:sesame@h:1/v/q", "data")
     assert "sesame" not in str(raised.value)
@@ -106,7 +106,7 @@ def test_kafka_has_defaults_by_role() -> None:
 
 
 def test_kafka_takes_its_parameters_and_client_settings() -> None:
-    """A parameter with a dot is a client setting; `kafka.` marks one without."""
+    """A parameter with a dot is a client setting; the prefix `kafka.` marks one without a dot."""
     uri = "kafka://[::1]:9092/t?format=protobuf&start=earliest&max_records_per_batch=10&create_topic=true"
     source = parse_binding("r", uri + "&fetch.max.bytes=5&kafka.check.crcs=false", "data")
     assert source == KafkaBinding(
@@ -119,7 +119,7 @@ def test_kafka_takes_its_parameters_and_client_settings() -> None:
 
 
 def test_socket_and_console() -> None:
-    """A socket is a host and a port; the console is nothing more."""
+    """A socket has a host and a port; the console has no parameters."""
     assert parse_binding("r", "socket://127.0.0.1:99", "data") == SocketBinding(
         "r", "socket://127.0.0.1:99", "127.0.0.1", 99
     )
@@ -167,7 +167,7 @@ def test_a_sink_of_rabbitmq_names_a_queue_or_an_exchange() -> None:
 
 
 def test_a_job_may_listen_for_requests() -> None:
-    """At an address and a path; nothing that is shown has the token."""
+    """The binding has an address and a path; nothing displayed has the token."""
     binding = parse_binding("r", "http-listen://[::]:8080/a/b%3F?token=s3same&max_request_bytes=9", "control")
     assert isinstance(binding, HttpListenBinding)
     assert (binding.host, binding.port, binding.path, binding.max_request_bytes) == ("::", 8080, "/a/b?", 9)
@@ -178,7 +178,7 @@ def test_a_job_may_listen_for_requests() -> None:
 
 
 def test_object_stores_have_their_form_and_keys_by_reference() -> None:
-    """The keys stand in the place of environment variables; a secret in the URI is masked."""
+    """Keys are given as names of environment variables; a literal secret in the URI is masked."""
     binding = parse_binding(
         "r",
         "s3://b/some/day%201/?format=jsonl&endpoint=http://h:1&access_key_id=k&secret_access_key=pw&session_token=env:T",
@@ -455,7 +455,7 @@ WRONG: list[tuple[str, Role, str]] = [
 
 
 def test_mqtt_names_the_topics_of_a_broker() -> None:
-    """Whose slashes are those of the path; nothing that is shown has the password."""
+    """The topic's slashes are those of the path; nothing displayed has the password."""
     binding = parse_binding(
         "r", "mqtts://me:s%40crt@[::1]:8883/hall/+/a%3Fb/#?client_id=x y&cafile=/ca", "control"
     )
@@ -471,7 +471,7 @@ def test_mqtt_names_the_topics_of_a_broker() -> None:
 
 
 def test_postgresql_names_a_table() -> None:
-    """Of the schema public, unless the URI names another; nothing that is shown has the password."""
+    """The default schema is public; nothing displayed has the password."""
     binding = parse_binding(
         "r", "postgresql://me:s%40crt@db:5432/shop/a.b%2Fc?upsert_by=id,day&sslmode=require", "sink"
     )
@@ -516,7 +516,7 @@ def test_delta_names_the_folder_of_a_table() -> None:
 
 
 def test_a_source_reads_objects_as_files() -> None:
-    """With the parameters of folders; nothing that is shown has the keys."""
+    """It has the parameters of folders; nothing displayed has the keys."""
     uri = "s3://b/in?format=csv&names=growing&delimiter=tab&max_files_per_batch=7&missing=skip"
     found = parse_binding("r", f"{uri}&access_key_id=k&secret_access_key=hidden", "control")
     assert isinstance(found, ObjectsBinding)
@@ -529,7 +529,7 @@ def test_a_source_reads_objects_as_files() -> None:
 
 
 def test_iceberg_names_a_table_of_a_catalog() -> None:
-    """What is shown has neither the secrets nor what may be one."""
+    """Nothing displayed has the secrets, or parameters that may be secrets."""
     uri = "iceberg:plant.line1.seen?catalog=https://lake.example&credential=me:hidden&warehouse=prod"
     binding = parse_binding("r", f"{uri}&partition_by=day(at),bucket(16,sensor),room", "sink")
     assert isinstance(binding, IcebergBinding)
@@ -553,7 +553,7 @@ def test_iceberg_names_a_table_of_a_catalog() -> None:
 
 
 def test_redis_names_keys_of_a_database() -> None:
-    """Nothing that is shown has the password; only some servers have users."""
+    """Nothing displayed has the password; user names are optional."""
     binding = parse_binding(
         "r",
         "rediss://me:s%40crt@cache:6380/2/plant/{room}:%7Bsensor%7D?type=json&ttl_s=60&cafile=/ca.pem",
@@ -583,7 +583,7 @@ def test_redis_names_keys_of_a_database() -> None:
 
 @pytest.mark.parametrize(("uri", "role", "expected"), WRONG)
 def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, expected: str) -> None:
-    """Whoever mistypes a binding can put it right from the message alone."""
+    """The message alone suffices to correct a mistyped binding."""
     with pytest.raises(BindingError) as raised:
         parse_binding("heaters", uri, role)
     message = str(raised.value)
@@ -600,7 +600,7 @@ def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, ex
     scheme=st.sampled_from(["jsonl:", "kafka://h:1/t?", "socket://", "amqp://u:p@h:1", ""]),
 )
 def test_any_text_is_a_binding_or_a_binding_error(uri: str, scheme: str) -> None:
-    """No input makes the parser fail in another way."""
+    """The parser fails in no other way for any input."""
     for role in ROLES:
         try:
             binding = parse_binding("s", scheme + uri, role)
@@ -610,7 +610,7 @@ def test_any_text_is_a_binding_or_a_binding_error(uri: str, scheme: str) -> None
 
 
 def test_every_parameter_is_documented_and_has_a_form() -> None:
-    """The table that errors and documentation come from says what each parameter means."""
+    """The table, from which errors and documentation are made, says what each parameter means."""
     for parameter in PARAMETERS:
         assert parameter.meaning.endswith(".")
         for role in parameter.roles:
@@ -624,7 +624,7 @@ def test_bindings_are_frozen() -> None:
 
 
 def test_definitions_are_split_at_the_first_equals_sign() -> None:
-    """The URI may have equals signs of its own."""
+    """The URI may contain equals signs."""
     assert split_definition("a=jsonl:in?max_files_per_batch=1") == ("a", "jsonl:in?max_files_per_batch=1")
     for wrong in ("readings", "=jsonl:in", "readings=", "a b=jsonl:in", "jsonl:in?max_files_per_batch=1"):
         with pytest.raises(BindingError, match="NAME=URI"):
@@ -665,7 +665,7 @@ RABBIT = ["amqp", "amqps", "rabbitmq-stream", "ampq", "rabbitmq"]
 def test_no_password_reaches_a_message(
     scheme: str, before: str, behind: str, slashes: str, place: str, role: Role
 ) -> None:
-    """Not even where it was not escaped, or where the URI is wrong in another way."""
+    """This holds for unescaped passwords, and for URIs that are wrong in another way."""
     uri = f"{scheme}:{slashes}user:{before}s3cr3t{behind}@{place}"
     assert "s3cr3t" not in redact(uri)
     try:

@@ -1,4 +1,4 @@
-"""References to secrets: resolved where clients are made, and nowhere else."""
+"""References to secrets are resolved only where clients are made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bind(query: str) -> KafkaBinding:
 def test_values_come_from_the_environment_and_from_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The binding, which travels and is shown, has only the reference."""
+    """The binding, which is sent and displayed, has only the reference."""
     (tmp_path / "key").write_text("file secret\n")
     monkeypatch.setenv("KAFKA_PASSWORD", "env secret")
     binding = bind(
@@ -56,14 +56,14 @@ def test_values_come_from_the_environment_and_from_files(
     ],
 )
 def test_what_is_not_there_is_named(setting: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the process that looked for it, which may be a worker on another machine."""
+    """The error names the process that looked for it, which may be a worker on another machine."""
     monkeypatch.setenv("EMPTY_PASSWORD", "")
     with pytest.raises(BindingError, match=f"{reason}.* in the process {os.getpid()} on .*on every machine"):
         build_client(AdminClient, bind(setting), bind(setting).client, LastError())
 
 
 def test_an_error_of_the_client_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the reference."""
+    """It shows the reference."""
     monkeypatch.setenv("WRONG", "very-secret")
     binding = bind("security.protocol=env:WRONG")
     with pytest.raises(BindingError, match="env:WRONG") as caught:

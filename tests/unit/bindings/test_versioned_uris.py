@@ -10,7 +10,7 @@ from penstock.errors import BindingError
 
 
 def test_a_table_of_cassandra() -> None:
-    """With several servers, a login, TLS and settings."""
+    """The URI may have several servers, a login, TLS and settings."""
     uri = "cassandra://me@a:9042,b:9043/plant/latest?password=env:PW&consistency=one&datacenter=x&ttl_s=5&cafile=/ca"
     found = parse_binding("latest", uri, "sink")
     assert isinstance(found, CassandraBinding)
@@ -33,7 +33,7 @@ def test_a_table_of_cassandra() -> None:
 
 @pytest.mark.parametrize("scheme", ["opensearch", "elasticsearch"])
 def test_documents_of_opensearch(scheme: str) -> None:
-    """The password is nowhere but in the login."""
+    """Only the login has the password."""
     found = parse_binding(
         "latest", f"{scheme}://me:s%20x@h:9200/r-{{room}}?id={{sensor}}&tls=true&retry_s=3", "sink"
     )

@@ -1,4 +1,4 @@
-"""Bulk client: columns of messages, sent by one call of librdkafka, arrive as those of the client's own calls."""
+"""Bulk client: columns of messages, sent by one librdkafka call, arrive as if sent one by one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.sinks.message_parts import Messages
 
 
 class Client(BulkClient):
-    """A bulk client with what it has reported."""
+    """A bulk client with its delivery reports."""
 
     def __init__(self, **settings: str) -> None:
         self.failures: list[KafkaError] = []
@@ -35,20 +35,22 @@ class Client(BulkClient):
 
 @pytest.fixture(scope="module")
 def mock_client() -> Client:
-    """A client whose broker all tests of a module may use."""
+    """Return a client whose broker all tests of a module share."""
     return Client(**MOCK)
 
 
 @pytest.mark.parametrize("count", [3, 40, 1500])
 def test_messages_arrive_as_those_of_the_client_s_own_calls(count: int) -> None:
-    """In the same partitions and order, whether few or many; parts may be missing or empty, and columns slices."""
+    """Partitions and order are the same, for few and many messages; parts may be missing or empty, columns
+    may be slices.
+    """
     values = [None, b"", *(b"value %d" % number for number in range(count))]
     keys = [b"no value", b"empty value", *(b"%d" % (number % 7) for number in range(count))]
     whole = pa.array([b"before", *values, b"after"], pa.binary()), pa.array([b"x", *keys, b"y"], pa.binary())
     ours, theirs = Client(**MOCK), Client(**MOCK)
     queued = ours.produce(*(column.slice(1, len(values)) for column in whole))
     assert (queued, ours.flush(30)) == (len(values), 0)
-    # The messages of the other are on a broker of its own.
+    # The other client's messages are on a separate broker.
     single = Producer({"bootstrap.servers": bootstrap_of(theirs), "partitioner": "murmur2_random"})
     for value, key in zip(values, keys, strict=True):
         single.produce(TOPIC, value, key)
@@ -60,7 +62,7 @@ def test_messages_arrive_as_those_of_the_client_s_own_calls(count: int) -> None:
 
 @pytest.mark.parametrize("count", [5, 50])
 def test_keys_may_be_missing_or_empty(count: int) -> None:
-    """Of some messages, or of all; texts are bytes."""
+    """This holds for some messages or for all; text is sent as bytes."""
     client = Client(**MOCK)
     some = [[None, b"", b"key"][number % 3] for number in range(count)]
     texts = pa.array(["on"] * count)
@@ -74,7 +76,7 @@ def test_keys_may_be_missing_or_empty(count: int) -> None:
 
 @pytest.mark.parametrize("count", [12, 30])
 def test_a_full_queue_takes_the_first_messages(count: int) -> None:
-    """The others are sent when there is room, in order."""
+    """The others are sent, in order, once there is room."""
     client = Client(**MOCK, **{"queue.buffering.max.messages": "5", "test.mock.broker.rtt": "5"})
     values, keys = pa.array([b"%d" % number for number in range(count)]), pa.array([b"key"] * count)
     queued = client.produce(values, keys)
@@ -88,7 +90,7 @@ def test_a_full_queue_takes_the_first_messages(count: int) -> None:
 
 
 def test_what_is_not_delivered_is_reported() -> None:
-    """Each message once, with the reason."""
+    """Each message is reported once, with the reason."""
     count = 30
     client = Client(**{"bootstrap.servers": "127.0.0.1:9", "message.timeout.ms": "50"})
     client.produce(pa.array([b"on"] * count), None)
@@ -98,7 +100,7 @@ def test_what_is_not_delivered_is_reported() -> None:
 
 @pytest.mark.parametrize("count", [2, 30])
 def test_a_message_that_is_too_large_is_an_error(count: int, mock_client: Client) -> None:
-    """As it is for the client's own calls."""
+    """The client's own calls raise the same error."""
     with pytest.raises(KafkaException) as caught:
         mock_client.produce(pa.array([b"on"] * (count - 1) + [bytes(2_000_000)]), None)
     assert caught.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
@@ -112,7 +114,7 @@ def heaters(parameters: str = "", **client: str) -> PlainProducer:
 
 
 def test_the_sink_says_what_was_not_delivered() -> None:
-    """Once it waits for its messages."""
+    """It reports this when it waits for its messages."""
     producer = heaters(**{"message.timeout.ms": "50", "linger.ms": "0"})
     producer.send(Messages(pa.array([b"on"] * 30)))
     with pytest.raises(ExternalSystemError, match="a record could not be written to the topic 'heaters'"):
@@ -121,7 +123,7 @@ def test_the_sink_says_what_was_not_delivered() -> None:
 
 @pytest.mark.parametrize("is_bulk", [True, False])
 def test_a_sink_sees_messages_arrive(monkeypatch: pytest.MonkeyPatch, is_bulk: bool) -> None:
-    """Those of one write as soon as a later one finds the queue empty, whatever that one sends."""
+    """Messages of one write are seen once a later write finds the queue empty, whatever that one sends."""
     monkeypatch.setattr(kafka_producers, "has_bulk_calls", lambda: is_bulk)
     producer = heaters(**{**MOCK, "linger.ms": "100"})
     first = producer.send(Messages(pa.array([b"on"] * 30)))
@@ -140,7 +142,7 @@ def await_arrival(producer: PlainProducer, sent: int) -> None:
 
 
 def test_what_was_not_delivered_has_not_arrived() -> None:
-    """Also when the queue is empty, and nobody waits for its messages."""
+    """This holds also when the queue is empty, and nobody waits for its messages."""
     producer = heaters(**{"message.timeout.ms": "50", "linger.ms": "0"})
     sent = producer.send(Messages(pa.array([b"on"] * 30)))
     with pytest.raises(ExternalSystemError, match="a record could not be written to the topic 'heaters'"):
@@ -149,7 +151,7 @@ def test_what_was_not_delivered_has_not_arrived() -> None:
 
 @pytest.mark.parametrize("parameters", ["", "partition_by=n"])
 def test_a_wrong_setting_is_named(parameters: str) -> None:
-    """Alike for messages that go in bulk, and one by one."""
+    """The error is the same for messages in bulk and one by one."""
     with pytest.raises(
         BindingError, match=r'rejects a setting of .* No such configuration property: "lingr.ms"'
     ):
@@ -161,7 +163,7 @@ def test_a_wrong_setting_is_named(parameters: str) -> None:
 
 
 def test_a_producer_that_is_dropped_ends_its_threads() -> None:
-    """Nobody has to close it."""
+    """It need not be closed."""
     before = threads()
     producer = heaters()
     assert threads() > before

@@ -1,6 +1,7 @@
-"""Bulk transactions: all messages in order, and no messages where there is no transaction.
+"""Bulk transactions: all messages in order, and none outside a transaction.
 
-The broker of these tests neither fences producers nor keeps offsets: tests/system/test_kafka_batches.py has a real one.
+The mock broker neither fences producers nor keeps offsets: tests/system/test_kafka_batches.py uses a real
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COUNTS: Final = pytest.mark.parametrize("count", [1, 3, 40, 1500])
 
 
 def client(**settings: str) -> BulkTransactions:
-    """A client, with a broker of librdkafka's own if it is not told one."""
+    """Return a client, with its own mock broker unless one is given."""
     own = {"error_cb": LastError(), "logger": kafka_log, "transactional.id": GROUP, "linger.ms": "0"}
     return BulkTransactions({**own, **settings}, TOPIC)
 
@@ -32,7 +33,7 @@ def column(count: int) -> pa.Array:
 
 @COUNTS
 def test_messages_are_committed_in_order(count: int) -> None:
-    """Few or many, in one transaction after the other."""
+    """Few or many messages are sent, in successive transactions."""
     ours = client(**MOCK)
     ours.list_topics(TOPIC, TIMEOUT_S)
     ours.init_transactions(TIMEOUT_S)
@@ -48,7 +49,7 @@ def test_messages_are_committed_in_order(count: int) -> None:
 
 @COUNTS
 def test_messages_outside_a_transaction_are_refused(count: int) -> None:
-    """Before one begins, and once one has failed: a queue is then not waited for."""
+    """This goes for messages before one begins and after one has failed: a full queue is then not waited for."""
     ours = client(**MOCK)
     ours.init_transactions(TIMEOUT_S)
     with pytest.raises(KafkaException) as caught:
@@ -62,7 +63,7 @@ def test_messages_outside_a_transaction_are_refused(count: int) -> None:
 
 
 def test_a_transaction_whose_messages_are_lost_takes_no_more() -> None:
-    """And is not committed."""
+    """It is not committed either."""
     ours = client(**MOCK, **{"message.timeout.ms": "50", "test.mock.broker.rtt": "200"})
     ours.init_transactions(TIMEOUT_S)
     ours.begin_transaction()
@@ -76,7 +77,7 @@ def test_a_transaction_whose_messages_are_lost_takes_no_more() -> None:
 
 
 def test_a_broker_that_does_not_answer_is_an_error() -> None:
-    """In time."""
+    """The error comes within the timeout."""
     ours = client(**{"bootstrap.servers": "127.0.0.1:9"})
     with pytest.raises(KafkaException):
         ours.list_topics(TOPIC, 0.2)

@@ -1,4 +1,4 @@
-"""States as a job declared them before and declares them now, and what the changed job finds of them."""
+"""States as a job declared them before and declares them now, and what the changed job finds in them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ STEP = "step 0"
 
 @dataclass
 class Case:
-    """A state before and after, what a key had, and what is planned: the outcome, its detail, and what the key has."""
+    """A state before and after, what a key held, and the expected plan: the outcome, its detail, and what the
+    key then holds.
+    """
 
     id: str
     before: Any
@@ -44,10 +46,10 @@ def by_id(cases: list[Case]) -> Any:
 
 
 def before_of(states: dict[str, Any], rows: dict[Any, dict[str, Any]], **more: Any) -> StoredJob:
-    """A job with one step over int keys, which stands behind two micro-batches."""
+    """Return a job with one step over int keys, after two micro-batches."""
     keys = list(rows)
     first = {key: rows[key] for key in keys}
-    # The second one changes a key, so that the log has a version of parts as well.
+    # The second micro-batch changes a key, so that the log also has a version of parts.
     second = {key: rows[key] for key in keys[:1]}
     return StoredJob(JobWith([StepWith(states, (int,), [first, second], **more)], GROUPS), 2)
 
@@ -57,7 +59,7 @@ def after_of(states: dict[str, Any], key_groups: int = GROUPS) -> ps.Job:
 
 
 def declared_after(case: Case, *, renamed: bool) -> tuple[str, ps.Job, Change]:
-    """The name of a state in the job as it is now, which may be another than before; that job, and what is planned."""
+    """Return the state's present name, which may differ from the old one; the present job, and the plan."""
     name = "new" if renamed else "old"
     declared = copy.copy(case.after)
     declared.renamed_from = "old" if renamed else None
@@ -66,7 +68,9 @@ def declared_after(case: Case, *, renamed: bool) -> tuple[str, ps.Job, Change]:
 
 
 class Outcome:
-    """What the changed job finds: through a snapshot and a seed, in the log itself, and in a snapshot of the log."""
+    """What the changed job finds: through a snapshot and a seed, in the log itself, and in a snapshot of the
+    log.
+    """
 
     def __init__(self, before: StoredJob, job: ps.Job, folder: Path, changes: list[Change]) -> None:
         self.state = declared_state(job)
@@ -83,7 +87,7 @@ class Outcome:
         before.read(node.id, lambda _, entries: logged.update(self._rows(entries)) or [])
         assert seeded == logged
         self.rows = logged
-        # As of a job that went on with its checkpoint.
+        # As in a job that continued with its checkpoint.
         self.of_log = captured(folder / "of-log", self.state, "csv", before.read)
         of_seed = captured(folder / "of-seed", self.state, "csv", read_from(folder / "seed", self.state, 3))
         assert of_seed.digest == self.of_log.digest
@@ -97,7 +101,7 @@ class Outcome:
         return {row.pop("key"): row for row in rows}
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a state in the snapshot of the log."""
+        """Return the rows of a state in the snapshot of the log."""
         names = {table.name for table in self.of_log.tables}
         (found_name,) = names & {f"{STEP}/{name}", f"{STEP}/shared/{name}"}
         found = read_table(open_store(str(self.folder / "of-log")), self.of_log, found_name)

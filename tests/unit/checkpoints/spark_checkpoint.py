@@ -1,4 +1,4 @@
-"""Spark's part of a checkpoint, written by hand as Spark writes it, for tests without a JVM."""
+"""Spark's part of a checkpoint, written by hand in Spark's format, for tests without a JVM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SNAPSHOT_EVERY = 3
 def write_changelog(
     folder: Path, version: int, before: Sequence[int] = (), *, size: int | None = None
 ) -> Path:
-    """A changelog whose descent goes back to the versions before; `size` is the size that is noted for it."""
+    """Write a changelog whose lineage has the earlier versions; `size` is the recorded size."""
     items = [{"version": number, "checkpointUniqueId": f"id{number}"} for number in before]
     names = json.dumps(items, separators=(",", ":")).encode()
     block = struct.pack(">H2sH", 2, b"v4", len(names)) + names + b"\0"
@@ -34,7 +34,7 @@ def write_changelog(
 
 
 def write_snapshot(folder: Path, version: int, tables: Sequence[str] = ()) -> Path:
-    """A snapshot that refers to table files, which are written, too."""
+    """Write a snapshot and the table files to which it refers."""
     (folder / "SSTs").mkdir(exist_ok=True)
     for name in tables:
         (folder / "SSTs" / name).write_bytes(b"table")
@@ -46,14 +46,14 @@ def write_snapshot(folder: Path, version: int, tables: Sequence[str] = ()) -> Pa
 
 
 class SparkCheckpoint:
-    """What Spark writes in the course of micro-batches, for a job with one stream and one keyed level of two tasks."""
+    """Spark's files over several micro-batches, for a job with one stream and one keyed level of two tasks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._partitions = [folder / "state" / "0" / str(number) for number in range(2)]
 
     def start(self) -> None:
-        """Write what a query writes once."""
+        """Write the files that a query writes once."""
         self._log("metadata", '{"id":"7"}')
         schema = self.folder / "state" / "0" / "_stateSchema" / "default" / "0_id"
         self._log("state/0/_stateSchema/default/0_id", "schema")
@@ -65,7 +65,7 @@ class SparkCheckpoint:
         self._log(f"offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps({"position": position})}')
 
     def work(self, batch: int) -> None:
-        """Write the state that a micro-batch leaves; snapshots come late, as Spark's maintenance writes them."""
+        """Write the state of a micro-batch; snapshots come late, as from Spark's maintenance."""
         version = batch + 1
         for folder in self._partitions:
             folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class SparkCheckpoint:
         self._log(f"commits/{batch}", f'v2\n{{"nextBatchWatermarkMs":0,"stateUniqueIds":{ids}}}')
 
     def files(self) -> list[Path]:
-        """All files that Spark wrote."""
+        """Return all files that Spark wrote."""
         roots = [self.folder / name for name in ("offsets", "commits", "state")]
         found = [path for root in roots for path in root.rglob("*") if path.is_file()]
         return sorted([*found, *self.folder.glob("*metadata*")])

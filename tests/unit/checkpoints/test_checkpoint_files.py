@@ -1,4 +1,4 @@
-"""penstock's own files in a checkpoint: what they imply, and what is said when one is damaged or gone."""
+"""penstock's own files in a checkpoint: what they imply, and the errors when one is damaged or missing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LINEAGE = Lineage("id", "job", 128, 2, ("readings", "commands"))
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    """A checkpoint that belongs to a job which has not begun."""
+    """Return a checkpoint that belongs to a job which has not started."""
     opened = Checkpoint.open(str(tmp_path))
     opened.lineage(LINEAGE)
     return opened
 
 
 def plan(checkpoint: Checkpoint, batch: int, position: int) -> None:
-    """Let Spark have planned a first micro-batch."""
+    """Write Spark's plan of a first micro-batch."""
     for name in ("offsets", "commits"):
         (checkpoint.folder / name).mkdir(exist_ok=True)
     (checkpoint.folder / "metadata").write_text('{"id":"7"}')
@@ -38,7 +38,7 @@ def plan(checkpoint: Checkpoint, batch: int, position: int) -> None:
 
 
 def test_a_new_checkpoint_is_accepted(tmp_path: Path) -> None:
-    """Also with what a user has put there before the first start."""
+    """Files that a user put there before the first start are no obstacle."""
     (tmp_path / "commands").mkdir()
     (tmp_path / "in-use.lock").touch()
     (tmp_path / "spark.log").touch()
@@ -49,7 +49,7 @@ def test_a_new_checkpoint_is_accepted(tmp_path: Path) -> None:
 
 
 def test_the_mark_never_goes_back(checkpoint: Checkpoint) -> None:
-    """It names the newest micro-batch that may have been written; also a run that is late does not take it back."""
+    """It names the newest micro-batch that may have been written; a late run does not lower it."""
     for batch, marked in ((0, 0), (5, 5), (4, 5), (1_000_000, 1_000_000)):
         mark_begun(checkpoint, batch)
         assert json.loads((checkpoint.folder / "begun.json").read_bytes()) == {"batch": marked}
@@ -57,7 +57,7 @@ def test_the_mark_never_goes_back(checkpoint: Checkpoint) -> None:
 
 @pytest.mark.parametrize("known", ["begun.json", "counts.json"])
 def test_either_file_keeps_a_job_from_beginning_again(checkpoint: Checkpoint, known: str) -> None:
-    """The mark, or where it is not there the counts."""
+    """The mark does so, and if it is missing the counts do."""
     checkpoint.save(known, {"batch": 0})
     with pytest.raises(CheckpointError, match=r"offsets is missing, though .* would begin from nothing"):
         check_checkpoint(checkpoint, 100)
@@ -65,7 +65,7 @@ def test_either_file_keeps_a_job_from_beginning_again(checkpoint: Checkpoint, kn
 
 @pytest.mark.parametrize("left", ["control.json", "streams.json", "counts.json", "begun.json"])
 def test_a_checkpoint_without_its_lineage_is_damaged(tmp_path: Path, left: str) -> None:
-    """No new lineage is given to what is left of an old one."""
+    """The remains of an old lineage never get a new one."""
     (tmp_path / left).touch()
     with pytest.raises(CheckpointError, match=r"lineage\.json is missing\. Restore the file"):
         check_checkpoint(Checkpoint.open(str(tmp_path)), 100)
@@ -73,14 +73,14 @@ def test_a_checkpoint_without_its_lineage_is_damaged(tmp_path: Path, left: str) 
 
 @pytest.mark.parametrize("left", ["offsets", "commits", "metadata", "state"])
 def test_a_checkpoint_of_another_application_is_refused(tmp_path: Path, left: str) -> None:
-    """One that Spark alone has made."""
+    """Such is a checkpoint that Spark alone has made."""
     (tmp_path / left).mkdir()
     with pytest.raises(CheckpointError, match="was not made by penstock"):
         check_checkpoint(Checkpoint.open(str(tmp_path)), 100)
 
 
 def test_a_list_of_files_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> None:
-    """Else files would be taken for others."""
+    """Otherwise files would be confused."""
     plan(checkpoint, 0, position=3)
     files = checkpoint.folder / "sources" / "readings.files"
     with pytest.raises(CheckpointError, match=r"readings\.files is missing, or readings\.journal"):
@@ -94,7 +94,7 @@ def test_a_list_of_files_must_be_as_long_as_what_was_read(checkpoint: Checkpoint
 
 
 def test_a_journal_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> None:
-    """Else new records would be taken for old ones."""
+    """Otherwise new records would be taken for old ones."""
     folder = checkpoint.folder / "sources" / "readings.journal"
     writer = JournalWriter(folder)
     end = writer.append([b"a", b"b"])
@@ -109,7 +109,9 @@ def test_a_journal_must_be_as_long_as_what_was_read(checkpoint: Checkpoint) -> N
 def test_what_looks_damaged_while_a_run_is_at_work_is_looked_at_again(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where locks fail, a run continues while another takes over; damage of a checkpoint at rest is reported soon."""
+    """Where locks fail, a run continues while another takes over; damage of a checkpoint at rest is reported
+    soon.
+    """
     looks = 0
 
     def work(_: float) -> None:
@@ -134,7 +136,7 @@ def test_what_looks_damaged_while_a_run_is_at_work_is_looked_at_again(
 
 
 def test_a_checkpoint_that_must_be_there(tmp_path: Path) -> None:
-    """Neither a folder that is away nor an empty one is made to be a new checkpoint; a damaged one is there."""
+    """Neither a missing folder nor an empty one becomes a new checkpoint; a damaged one counts as existing."""
     folder = tmp_path / "mounted" / "checkpoint"
     with pytest.raises(
         CheckpointMissingError, match=r"checkpoint, and the folder does not exist: it would begin"
@@ -151,7 +153,7 @@ def test_a_checkpoint_that_must_be_there(tmp_path: Path) -> None:
 
 
 def test_a_run_that_must_continue_makes_nothing(tmp_path: Path) -> None:
-    """It ends before it has touched the place of the checkpoint."""
+    """It ends before it has changed the checkpoint's folder."""
     job = ps.Job("job")
     job.data_stream("hits", schema="page INT").sink_to("out")
     bindings = {"hits": f"jsonl:{tmp_path}", "out": f"jsonl:{tmp_path / 'out'}"}
@@ -166,7 +168,7 @@ def test_a_run_that_must_continue_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_topic_needs_the_note_of_where_it_begins(checkpoint: Checkpoint) -> None:
-    """Until its first micro-batch is committed: without the note the stream would begin elsewhere."""
+    """This holds until its first micro-batch is committed: without the note the stream would start elsewhere."""
     plan(checkpoint, 0, 0)
     planned = checkpoint.folder / "offsets" / "0"
     planned.write_text('v1\n{}\n{"readings":{"0":5,"1":7},"planned_ms":1}\n-')

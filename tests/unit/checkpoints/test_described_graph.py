@@ -1,4 +1,4 @@
-"""The described graph: what a checkpoint tells of a job's streams, steps and sinks, without the job."""
+"""The described graph: a checkpoint describes its job's streams, steps and sinks without the job."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def graph(tmp_path: Path) -> DescribedGraph:
 
 
 def test_the_parts_are_told_in_order(graph: DescribedGraph, tmp_path: Path) -> None:
-    """Each behind what it reads, with what the job has declared of it."""
+    """Each comes after its inputs, with what the job has declared about it."""
     nodes = {node.id: node for node in graph.nodes}
     assert [(node.kind, node.name) for node in graph.nodes] == [
         ("data stream", "payments"),
@@ -117,7 +117,7 @@ def test_the_parts_are_told_in_order(graph: DescribedGraph, tmp_path: Path) -> N
 
 
 def test_the_edges_tell_how_records_go(graph: DescribedGraph) -> None:
-    """As they are, by key, or to all; and from which output."""
+    """Records pass unchanged, by key, or to all; and each edge names its output."""
     assert graph.edges == (
         DescribedEdge(source="source/payments", target="transform/real"),
         DescribedEdge(source="source/rules", target="step/judge", kind="broadcast", is_control=True),
@@ -129,7 +129,7 @@ def test_the_edges_tell_how_records_go(graph: DescribedGraph) -> None:
 
 
 def test_secrets_are_masked(graph: DescribedGraph, tmp_path: Path) -> None:
-    """The file that is read without the job has no password of a binding."""
+    """The file can be read without the job, and has no password of a binding."""
     assert graph.receipts == DescribedPlace("kafka://127.0.0.1:9092/told?sasl.password=***", "json")
     assert b"very-secret" not in (tmp_path / "checkpoint" / GRAPH_FILE).read_bytes()
     assert graph.commands == DescribedPlace(f"jsonl:{tmp_path / 'checkpoint' / 'commands'}", "jsonl")
@@ -137,7 +137,7 @@ def test_secrets_are_masked(graph: DescribedGraph, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_one_says_what_to_do(tmp_path: Path) -> None:
-    """Of a job that was never started, and of a file that cannot be read."""
+    """Covered are a job that was never started, and an unreadable file."""
     with pytest.raises(CheckpointError, match=r"graph\.json does not exist"):
         read_described_graph(tmp_path)
     (tmp_path / GRAPH_FILE).write_bytes(msgspec.json.encode({"job": 1}))

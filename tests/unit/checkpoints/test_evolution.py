@@ -1,4 +1,4 @@
-"""Evolution: what becomes of stored states is planned, and a snapshot and a checkpoint's own log both come out so."""
+"""State evolution: the plan for stored states, and its effect on a snapshot and on a checkpoint's own log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.testing.memory_entries import MemoryEntries
 
 
 def test_states_that_are_new_begin_empty_and_those_no_longer_declared_go(tmp_path: Path) -> None:
-    """A key that held only what is gone is gone as well."""
+    """A key that held only removed states is removed as well."""
     before = before_of(
         {"kept": ps.ValueState(int), "gone": ps.ListState(str)},
         {1: {"kept": 1, "gone": ["x"]}, 2: {"gone": ["y"]}, 3: {"kept": 3}},
@@ -39,7 +39,7 @@ def test_states_that_are_new_begin_empty_and_those_no_longer_declared_go(tmp_pat
 
 
 def test_a_state_may_take_the_name_of_another(tmp_path: Path) -> None:
-    """What has the name now is what it is, and an earlier name counts only where the name itself is not found."""
+    """The declared name wins; an earlier name counts only where that is not found."""
     before = before_of({"a": ps.ValueState(int), "b": ps.ValueState(int)}, {1: {"a": 1, "b": 2}})
     job = after_of({"b": ps.ValueState(int, renamed_from="a")})
     changes = planned(before, job)
@@ -51,7 +51,7 @@ def test_a_state_may_take_the_name_of_another(tmp_path: Path) -> None:
 
 
 def test_a_keyed_state_is_no_shared_one() -> None:
-    """What becomes the other is new, and what it was goes."""
+    """The changed state starts empty, and the old one is removed."""
     before = before_of({"old": ps.ValueState(int)}, {1: {"old": 7}})
     assert planned(before, after_of({"old": ps.Setting(int)})) == [
         Change(STEP, "old", "old", "dropped", "the step no longer declares it"),
@@ -60,7 +60,7 @@ def test_a_keyed_state_is_no_shared_one() -> None:
 
 
 def test_keys_of_another_type_are_refused() -> None:
-    """Before anything else is said of the step."""
+    """This is reported before any other problem of the step."""
     before = before_of({"old": ps.ValueState(int)}, {1: {"old": 7}})
     job = job_of([StepWith({"old": ps.ValueState(str)}, (str,), [{}, {}])], GROUPS)
     detail = "keys are declared as string, and found as int64"
@@ -70,7 +70,7 @@ def test_keys_of_another_type_are_refused() -> None:
 
 
 def test_all_that_does_not_fit_is_told_at_once() -> None:
-    """So that nobody mends one state after the other."""
+    """So users need not fix one state after another."""
     states = {"a": ps.ValueState(int), "b": ps.ValueState(int), "c": ps.ValueState(int)}
     before = before_of(states, {1: {"a": 7}})
     job = after_of({"a": ps.ValueState(str), "b": ps.ListState(int), "c": ps.ValueState(int)})
@@ -84,7 +84,7 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
 def test_state_of_a_step_that_is_gone_is_left_behind_only_on_demand(
     states: dict[str, Any], tmp_path: Path
 ) -> None:
-    """By --allow-non-restored-state; a new step begins empty."""
+    """The option is --allow-non-restored-state; a new step starts empty."""
     steps = [
         StepWith({"old": ps.ValueState(int)}, (int,), [{1: {"old": 7}}, {}]),
         StepWith(states, (int,), [{1: {"old": 7}} if states else {}, {}]),
@@ -115,7 +115,7 @@ def test_state_of_a_step_that_is_gone_is_left_behind_only_on_demand(
 
 
 def test_the_log_itself_refuses_what_is_not_a_wider_type() -> None:
-    """Should a worker ever be given it: nothing is read as something else."""
+    """This guards the worker: no value is ever misread."""
     before = before_of({"old": ps.ValueState(int)}, {1: {"old": 7}})
     plan = plan_of(after_of({"old": ps.ValueState(str)}), 2)
     (node,) = plan.graph.steps()
@@ -127,7 +127,7 @@ def test_the_log_itself_refuses_what_is_not_a_wider_type() -> None:
 
 
 def test_a_described_state_is_read_as_the_declared_one() -> None:
-    """The columns that a checkpoint describes lead to earlier names, as those of the job itself do."""
+    """The checkpoint's description leads to earlier names, as the job's own columns do."""
     state = declared_state(after_of({"new": ps.ValueState(int, renamed_from="old")}))
     plan = plan_of(after_of({"new": ps.ValueState(int, renamed_from="old")}), 1)
     (node,) = plan.graph.steps()

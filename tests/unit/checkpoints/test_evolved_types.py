@@ -1,4 +1,4 @@
-"""Types of states that have changed: those that fit are taken over with their values, and others are refused."""
+"""Changed types of states: compatible ones are restored with their values, others are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INNER_FIELDS = "name: string not null, limit: int64 not null"
 
 
 def with_note(place: str = "{}", fields: str = FIELDS) -> str:
-    """How it is told that rooms in some place have a note more."""
+    """Describe a type in which rooms at some place have a note added."""
     before, after = (place.format(f"struct<{some}>") for some in (fields, f"{fields}, note: string"))
     return f"{before} becomes {after}"
 
@@ -54,7 +54,7 @@ def lacking(field: str) -> str:
 
 
 def of_type(schema: str, value: Any) -> Any:
-    """A record with one field."""
+    """Return a record type with one field."""
     return record_type(schema).python_class(value)
 
 
@@ -215,7 +215,9 @@ REFUSED = [
 @by_id([*KEPT, *WIDENED])
 @pytest.mark.parametrize("renamed", [False, True], ids=["", "renamed"])
 def test_states_that_fit_are_taken_over(case: Case, renamed: bool, tmp_path: Path) -> None:
-    """As planned: through a snapshot, from the log of a checkpoint, and in a snapshot of that log; also renamed."""
+    """This holds through a snapshot, from the log of a checkpoint, and in a snapshot of that log; also for
+    renamed states.
+    """
     before = before_of({"old": case.before}, {key: {"old": case.value} for key in range(5)})
     name, job, change = declared_after(case, renamed=renamed)
     changes = planned(before, job)
@@ -230,7 +232,7 @@ def test_states_that_fit_are_taken_over(case: Case, renamed: bool, tmp_path: Pat
 
 @by_id(REFUSED)
 def test_states_that_do_not_fit_are_refused(case: Case) -> None:
-    """With what is declared and what was found."""
+    """The error has the declared and the found type."""
     before = before_of({"old": case.before}, {key: {"old": case.value} for key in range(3)})
     job = after_of({"old": case.after})
     changes = planned(before, job)
@@ -262,7 +264,7 @@ SHARED_CASES = [
 @by_id(SHARED_CASES)
 @pytest.mark.parametrize("renamed", [False, True], ids=["", "renamed"])
 def test_shared_states_are_taken_over(case: Case, renamed: bool, tmp_path: Path) -> None:
-    """As keyed ones are; also where no slot has written its header since."""
+    """Like keyed ones; also where no slot has written its header since."""
     before = before_of({"old": case.before}, {}, shared={"old": case.value})
     name, job, change = declared_after(case, renamed=renamed)
     changes = planned(before, job)

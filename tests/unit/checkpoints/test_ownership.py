@@ -1,4 +1,4 @@
-"""A checkpoint has one owner: locks keep others out, and an epoch tells a run that it has lost it."""
+"""A checkpoint has one owner: locks exclude others, and an epoch tells a run that it has lost ownership."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def hold(folder: Path, timeout_s: float) -> None:
 
 @pytest.mark.parametrize("code", [HOLDER, JVM_LEFT_BEHIND])
 def test_a_second_run_is_refused_and_leaves_no_trace(tmp_path: Path, code: str) -> None:
-    """Whether a driver holds the checkpoint, or only the JVM of one that was killed."""
+    """The checkpoint may be held by a driver, or by the JVM of a killed driver."""
     with process(code, tmp_path):
         with pytest.raises(CheckpointError, match="is in use by another run of the job"):
             hold(tmp_path, 0.2)
@@ -61,7 +61,7 @@ def test_a_second_run_is_refused_and_leaves_no_trace(tmp_path: Path, code: str) 
 
 
 def test_a_second_run_waits_for_the_first_to_end(tmp_path: Path) -> None:
-    """As a restarted job does after a kill."""
+    """This is what a restarted job does after a kill."""
     with process(HOLDER, tmp_path) as other:
         assert other.stdin is not None
         threading.Timer(0.3, other.stdin.close).start()
@@ -79,13 +79,13 @@ def test_a_run_that_is_to_stop_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_the_lock_leaves_a_place_for_the_jvm(tmp_path: Path) -> None:
-    """The JVM of the run takes its own part while the driver holds its own."""
+    """The run's JVM locks its own part while the driver holds another."""
     with lock_checkpoint(tmp_path, threading.Event(), 0), process(JVM_LEFT_BEHIND, tmp_path):
         pass
 
 
 def test_a_run_in_the_same_process_is_refused_and_takes_no_lock_away(tmp_path: Path) -> None:
-    """As when somebody asks in the process of the run whether it runs."""
+    """The process of the run may itself check whether it runs."""
     with lock_checkpoint(tmp_path, threading.Event(), 0):
         (tmp_path / "same").symlink_to(tmp_path)
         for folder in (tmp_path, tmp_path / "same"):
@@ -100,7 +100,7 @@ def test_a_run_in_the_same_process_is_refused_and_takes_no_lock_away(tmp_path: P
 
 
 def test_a_run_owns_a_checkpoint_until_another_begins(tmp_path: Path) -> None:
-    """The first gets an error; the second continues."""
+    """Then the first run gets an error, and the second continues."""
     first = Ownership.take(tmp_path)
     first.check()
     second = Ownership.take(tmp_path)
@@ -111,7 +111,7 @@ def test_a_run_owns_a_checkpoint_until_another_begins(tmp_path: Path) -> None:
 
 
 def test_a_lost_epoch_does_not_bring_an_old_run_back(tmp_path: Path) -> None:
-    """Numbers begin anew when the file was deleted, but a run knows its own."""
+    """Numbers restart if the file was deleted, but a run knows its own number."""
     first = Ownership.take(tmp_path)
     (tmp_path / "epoch.json").unlink()
     assert isinstance(first.lost(), FencedError)
@@ -122,7 +122,7 @@ def test_a_lost_epoch_does_not_bring_an_old_run_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b'{"epoch": 3', b"[]"])
 def test_a_damaged_epoch_is_told_with_the_remedy(tmp_path: Path, content: bytes) -> None:
-    """The file can be made anew, by somebody who knows that nothing runs."""
+    """The file can be recreated by a user who knows that no run is active."""
     (tmp_path / "epoch.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"epoch\.json cannot be read .* then delete the file"):
         Ownership.take(tmp_path)

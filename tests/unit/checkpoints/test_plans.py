@@ -1,4 +1,4 @@
-"""Plans of micro-batches: which a run must finish, and which it may take back."""
+"""Plans of micro-batches: which of them a run must complete, and which it may take back."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def checkpoint_with(folder: Path, planned: int, committed: int) -> Checkpoint:
 def test_what_is_planned_and_not_committed_is_pending(
     planned: list[int], committed: list[int], pending: int | None
 ) -> None:
-    """Only the newest can be."""
+    """Only the newest plan can be pending."""
     assert find_pending_plan(planned, committed) == pending
 
 
 def test_the_plan_of_a_run_before_is_kept_whatever_this_run_did(tmp_path: Path) -> None:
-    """Sinks may hold a part of it, though this run has not begun it."""
+    """Sinks may hold a part of it, though this run has not started it."""
     checkpoint = checkpoint_with(tmp_path, planned=3, committed=2)
     plans = Plans(checkpoint, LINEAGE)
     assert (plans.pending, plans.newest) == (FIRST + 2, FIRST + 2)
@@ -65,7 +65,7 @@ def test_the_plan_of_a_run_before_is_kept_whatever_this_run_did(tmp_path: Path) 
 
 
 def test_a_plan_of_one_s_own_that_was_refused_is_taken_back(tmp_path: Path) -> None:
-    """Nobody has begun it. One that was begun stays."""
+    """It was not started. A plan that was started stays."""
     checkpoint = checkpoint_with(tmp_path, planned=2, committed=2)
     plans = Plans(checkpoint, LINEAGE)
     assert plans.pending is None
@@ -79,7 +79,7 @@ def test_a_plan_of_one_s_own_that_was_refused_is_taken_back(tmp_path: Path) -> N
 
 
 def test_a_first_plan_that_is_taken_back_takes_its_state_along(tmp_path: Path) -> None:
-    """Spark has described it by then, and wants nothing there before it plans the first one again."""
+    """Spark has described the state by then, but expects none when it plans the first micro-batch again."""
     checkpoint = checkpoint_with(tmp_path, planned=0, committed=0)
     plans = Plans(checkpoint, LINEAGE)
     log(checkpoint, "offsets", 0)
@@ -96,7 +96,7 @@ def test_a_first_plan_that_is_taken_back_takes_its_state_along(tmp_path: Path) -
 
 
 def test_a_plan_behind_the_one_of_a_run_before_is_one_s_own(tmp_path: Path) -> None:
-    """It may be taken back when the other was done."""
+    """It may be taken back once the earlier run's plan is done."""
     checkpoint = checkpoint_with(tmp_path, planned=1, committed=0)
     plans = Plans(checkpoint, LINEAGE)
     plans.begin(FIRST)
@@ -108,7 +108,7 @@ def test_a_plan_behind_the_one_of_a_run_before_is_one_s_own(tmp_path: Path) -> N
 
 
 def test_no_rescaling_within_a_micro_batch(tmp_path: Path) -> None:
-    """The error names the micro-batch by the job's number, and what to do."""
+    """The error names the micro-batch by the job's number, and says what to do."""
     session: Any = None
     checkpoint = checkpoint_with(tmp_path, planned=3, committed=2)
     with pytest.raises(CheckpointError, match=r"within micro-batch 9\. Start it once with penstock run"):
@@ -120,7 +120,7 @@ def test_no_rescaling_within_a_micro_batch(tmp_path: Path) -> None:
 def test_what_was_begun_is_never_planned_anew(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
-    """Whatever is stopped and killed when: the number of a micro-batch stands for one cut, once a sink may know it."""
+    """With stops and kills at any time, a micro-batch number has only one cut once a sink may know it."""
     checkpoint = Checkpoint.open(str(tmp_path_factory.mktemp("checkpoint")))
     offsets, commits = checkpoint.folder / "offsets", checkpoint.folder / "commits"
     plans, cuts, begun = Plans(checkpoint, LINEAGE), 0, {}
@@ -142,7 +142,7 @@ def test_what_was_begun_is_never_planned_anew(
 
 
 class FakeQuery:
-    """A query that continues until it is stopped; looks at it are counted."""
+    """A query that continues until it is stopped; it counts polls."""
 
     def __init__(self, on_look: Any) -> None:
         self._on_look = on_look
@@ -165,7 +165,7 @@ class FakeQuery:
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops: bool) -> None:
-    """They need the job between two micro-batches. A signal does not wait, and the plan stays."""
+    """They need the job to be between two micro-batches. A signal does not wait, and the plan stays."""
     checkpoint = checkpoint_with(tmp_path, planned=3, committed=2)
     job = ps.Job("job")
     job.data_stream("hits", schema="page INT").sink_to("out")
@@ -210,7 +210,7 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
 
 
 def test_a_query_that_goes_on_otherwise_plans_anew(tmp_path: Path) -> None:
-    """A plan that was refused because the query was to end may have data that is held now; one that began stays."""
+    """A plan refused because the query was ending may contain data that is now held; a started one stays."""
     checkpoint = checkpoint_with(tmp_path, planned=3, committed=3)
     plans = Plans(checkpoint, LINEAGE)
     plans.begin(LINEAGE.first_batch + 2)

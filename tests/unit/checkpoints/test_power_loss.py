@@ -1,6 +1,6 @@
-"""Power loss: whatever of the files that nobody has synced is gone, the job continues after what its outputs have.
+"""Power loss: whichever unsynced files are lost, the job continues after what its outputs have.
 
-Spark's part of the checkpoint is written by hand, and a disk that forgets stands for the real one.
+Spark's part of the checkpoint is written by hand, and a simulated disk forgets unsynced writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FATES = ("whole", "missing", "empty", "truncated")
 
 @dataclass
 class Disk:
-    """Which files, and which of their names, are on disk for good."""
+    """Tracks which files, and which of their names, are durable."""
 
     root: Path
     contents: set[tuple[Path, int]] = field(default_factory=set)
@@ -45,20 +45,20 @@ class Disk:
     def sync_folder(self, folder: Path) -> None:
         self.names.update(folder.iterdir())
 
-    def sync_file_system(self, folder: Path) -> None:  # all of it is on one
+    def sync_file_system(self, folder: Path) -> None:  # everything is on one
         for path in self.root.rglob("*"):
             self.sync_file(path)
             self.names.add(path)
 
     def keeps(self, path: Path) -> bool:
-        """Whether a file outlives a power loss, under its name and with its content."""
+        """Return whether a file survives a power loss, with its name and content."""
         inside = [path, *(above for above in path.parents if self.root in above.parents)]
         return (path, path.stat().st_ino) in self.contents and self.names.issuperset(inside)
 
 
 @dataclass
 class Job:
-    """A job without its JVM: what happens in its micro-batches, step by step, and what its output has."""
+    """A job without its JVM: its micro-batches in single steps, and its output."""
 
     checkpoint: Checkpoint
     spark: SparkCheckpoint
@@ -68,16 +68,16 @@ class Job:
     written: dict[int, bytes] = field(default_factory=dict)
 
     def steps(self) -> Iterator[None]:
-        """Run micro-batches; the machine may lose its power at each step."""
+        """Run micro-batches; power may be lost at each step."""
         if self.begins == 0:
             self.spark.start()
         for batch in range(self.begins, BATCHES):
-            # Whoever plans a micro-batch again may cut it otherwise.
+            # A micro-batch that is planned again may have another cut.
             planned = self.spark.folder / "offsets" / str(batch)
             if not planned.exists():
                 self.spark.plan(batch, (batch + 1) * 10 + random.randrange(5))
             yield
-            # As soon as can be, so that it has seen nothing of what the tasks write meanwhile.
+            # As early as possible, so that it misses what tasks write meanwhile.
             self.sync.wait(batch)
             self.spark.work(batch)
             yield
@@ -91,7 +91,7 @@ class Job:
 
 @pytest.fixture
 def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Job]]:
-    """A job on a new checkpoint, beside a disk that forgets."""
+    """Return a job on a new checkpoint, with the simulated disk."""
     folder = tmp_path / "checkpoint"
     made: list[CheckpointSync] = []
 
@@ -99,7 +99,7 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         shutil.rmtree(folder, ignore_errors=True)
         checkpoint = Checkpoint.open(str(folder))
         checkpoint.lineage(Lineage("id", "job", 128, 2, ("readings",)))
-        # The positions that are planned are bytes of a journal.
+        # The planned positions are bytes of a journal.
         journal = JournalWriter(folder / "sources" / "readings.journal")
         journal.append([b"x" * 200])
         journal.close()
@@ -120,12 +120,12 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 def run_until(job: Job, moment: int) -> bool:
-    """Run to a moment; whether there is such a one."""
+    """Run to a step; return whether it exists."""
     return any(number == moment for number, _ in enumerate(job.steps()))
 
 
 def lose_power(job: Job, fate: Callable[[], str]) -> int:
-    """Let each file that is not on disk for good have its fate; gives how many there are."""
+    """Keep or lose each file that is not durable; return how many there are."""
     lost = [path for path in job.spark.files() if not job.disk.keeps(path)]
     for path in lost:
         content = path.read_bytes()
@@ -140,7 +140,9 @@ def lose_power(job: Job, fate: Callable[[], str]) -> int:
 
 
 def assert_goes_on(job: Job) -> None:
-    """The checkpoint is whole, and its next micro-batch is the newest that is written, as written, or the one after."""
+    """Check that the checkpoint is whole, and its next micro-batch is the newest one written, unchanged, or
+    the one after.
+    """
     recover(job.checkpoint, 100)
     folder = job.spark.folder
     planned, committed = (max(batch_numbers(folder / name), default=-1) for name in ("offsets", "commits"))
@@ -157,7 +159,7 @@ def assert_goes_on(job: Job) -> None:
 
 @pytest.mark.parametrize("how", [pytest.param("missing", marks=pytest.mark.chaos), "empty", "truncated"])
 def test_a_power_loss_at_any_moment_is_made_good(new_job: Callable[[], Job], how: str) -> None:
-    """When all that is not synced goes the same way."""
+    """Here all unsynced files meet the same fate."""
     moment = 0
     while run_until(job := new_job(), moment):
         assert lose_power(job, lambda: how) > 0
@@ -168,7 +170,7 @@ def test_a_power_loss_at_any_moment_is_made_good(new_job: Callable[[], Job], how
 
 @pytest.mark.parametrize("seed", some_in_test(range(40), every=4))
 def test_each_file_may_go_its_own_way(new_job: Callable[[], Job], seed: int) -> None:
-    """Some files that were not synced are on disk nevertheless, and some are not."""
+    """Here some unsynced files survive, and some do not."""
     chance = random.Random(seed)
     job = new_job()
     run_until(job, chance.randrange(5 * BATCHES))
@@ -180,7 +182,7 @@ def test_each_file_may_go_its_own_way(new_job: Callable[[], Job], seed: int) -> 
 def test_a_checkpoint_that_was_moved_has_lost_nothing(
     new_job: Callable[[], Job], tmp_path: Path, micro_batches: int
 ) -> None:
-    """However young it is: it is refused as it stands, and continues when it is moved back."""
+    """It is refused as it stands, and continues once it is moved back."""
     run_until(job := new_job(), 5 * micro_batches - 1)
     job.spark.commit(micro_batches - 1)
     made_at, moved = job.checkpoint.folder, tmp_path / "moved"
@@ -196,7 +198,7 @@ def test_a_checkpoint_that_was_moved_has_lost_nothing(
 def test_without_the_sync_the_same_losses_are_damage(
     new_job: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests above would find one that is left out."""
+    """So the tests above would detect a missing sync."""
     refused = 0
     monkeypatch.setattr(CheckpointSync, "sync_new", lambda sync: None)
     for moment in range(5 * BATCHES):
@@ -210,7 +212,7 @@ def test_without_the_sync_the_same_losses_are_damage(
 
 
 def test_what_is_taken_back_is_told(new_job: Callable[[], Job]) -> None:
-    """With the file that was torn, and what happens now; the doctor says so before."""
+    """The message names the torn file and the consequence; doctor reports it in advance."""
     job = new_job()
     for _ in job.steps():
         pass
@@ -243,7 +245,7 @@ def damage_state_that_is_read(job: Job) -> Path:
 
 
 def forget_the_end(job: Job) -> Path:
-    """As if the whole checkpoint were that of an earlier moment, but for the mark."""
+    """Make the checkpoint that of an earlier moment, except for the mark."""
     for log in ("offsets", "commits"):
         for number in (BATCHES - 2, BATCHES - 1):
             (job.spark.folder / log / str(number)).unlink()
@@ -254,7 +256,9 @@ def forget_the_end(job: Job) -> Path:
 def test_what_outputs_depend_on_is_never_taken_back(
     new_job: Callable[[], Job], how: Callable[[Job], Path]
 ) -> None:
-    """It was synced, so that no power loss takes it: that is damage, and the job does not continue from before it."""
+    """It was synced, so no power loss removes it: its absence is damage, and the job refuses to continue
+    before it.
+    """
     job = new_job()
     for _ in job.steps():
         pass
@@ -267,7 +271,7 @@ def test_what_outputs_depend_on_is_never_taken_back(
 
 
 def test_a_job_that_was_never_begun_begins_again(new_job: Callable[[], Job]) -> None:
-    """When the first plan is torn, and Spark's own description of the query."""
+    """The first plan is torn, and Spark's own description of the query."""
     job = new_job()
     run_until(job, 0)
     for name in ("metadata", "offsets/0", "state/0/_metadata/v2/0"):
@@ -294,7 +298,7 @@ def test_a_disk_that_fails_ends_the_run_before_its_output(
 
 
 def test_only_new_files_are_synced(new_job: Callable[[], Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the job has run: two files of the logs with their checksums, and two for each part of the state."""
+    """However long the job has run: two log files with their checksums, and two for each part of the state."""
     job = new_job()
     run_until(job, 5 * BATCHES - 5)
     synced: list[Path] = []

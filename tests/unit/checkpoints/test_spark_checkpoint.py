@@ -1,6 +1,6 @@
-"""Inspection on small checkpoints that are written by hand: logs with holes, and state on many lines of descent.
+"""Inspection of small checkpoints written by hand: logs with gaps, and state of several lineages.
 
-Checkpoints of real jobs are damaged in tests/integration/test_damaged_checkpoints.py.
+tests/integration/test_damaged_checkpoints.py damages checkpoints of real jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXPECTED = Expected(streams=2)
 
 
 def write_logs(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> None:
-    """Logs of a job without state, in Spark's format."""
+    """Write logs of a job without state, in Spark's format."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     (folder / "metadata").write_text('{"id":"7"}')
@@ -39,7 +39,7 @@ def write_logs(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> 
         ([0], [], Found(0, -1, ({"position": 1}, None))),
         ([0, 1], [0], Found(1, 0, ({"position": 2}, None))),
         ([0, 1, 2], [0, 1, 2], Found(2, 2, ({"position": 3}, None))),
-        # What is old is cleared, one log after the other.
+        # Old entries are purged, one log after the other.
         ([5, 6, 7], [4, 5, 6], Found(7, 6, ({"position": 8}, None))),
         ([5, 6, 7], [6, 7], Found(7, 7, ({"position": 8}, None))),
     ],
@@ -47,7 +47,7 @@ def write_logs(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> 
 def test_whole_logs_are_accepted(
     tmp_path: Path, offsets: list[int], commits: list[int], found: Found
 ) -> None:
-    """The last micro-batch may be planned but not committed, and the logs begin anywhere."""
+    """The last micro-batch may be planned but not committed, and the logs may start anywhere."""
     write_logs(tmp_path, offsets, commits)
     assert inspect(tmp_path, EXPECTED) == found
 
@@ -66,7 +66,7 @@ def test_whole_logs_are_accepted(
     ],
 )
 def test_holes_are_named(tmp_path: Path, offsets: list[int], commits: list[int], missing: str) -> None:
-    """A log that lacks a micro-batch would have Spark continue from a state other than the outputs are at."""
+    """With a missing micro-batch Spark would continue from a state that does not match the outputs."""
     write_logs(tmp_path, offsets, commits)
     with pytest.raises(CheckpointError, match="Restore the file") as caught:
         inspect(tmp_path, EXPECTED)
@@ -74,14 +74,14 @@ def test_holes_are_named(tmp_path: Path, offsets: list[int], commits: list[int],
 
 
 def test_holes_in_what_spark_clears_are_none(tmp_path: Path) -> None:
-    """A run that is killed while it clears old micro-batches leaves some of them."""
+    """A run that is killed while it purges old micro-batches leaves some of them."""
     write_logs(tmp_path, [0, 3, *range(5, 12)], [1, *range(4, 11)])
     assert inspect(tmp_path, Expected(2, retained=6)).planned == 11
 
 
 @pytest.mark.parametrize("begun", [0, 5])
 def test_an_empty_log_of_a_job_that_has_begun_is_damage(tmp_path: Path, begun: int) -> None:
-    """Never from zero again, where outputs are."""
+    """Where there are outputs, the job never restarts from zero."""
     write_logs(tmp_path, [], [])
     with pytest.raises(CheckpointError, match=r"offsets is empty, though .* begin from nothing"):
         inspect(tmp_path, Expected(2, begun=begun))
@@ -109,7 +109,7 @@ def test_a_log_that_ends_before_the_outputs_is_damage(tmp_path: Path) -> None:
     ],
 )
 def test_offsets_that_cannot_be_read_are_named(tmp_path: Path, content: bytes, what: str) -> None:
-    """Whatever a crash or a disk has made of the file."""
+    """This holds for any damage to the file."""
     write_logs(tmp_path, range(3), range(2))
     path = tmp_path / "offsets" / "2"
     path.write_bytes(content)
@@ -119,7 +119,7 @@ def test_offsets_that_cannot_be_read_are_named(tmp_path: Path, content: bytes, w
 
 
 def test_broken_metadata_before_the_first_micro_batch_may_be_deleted(tmp_path: Path) -> None:
-    """Nothing is lost with it."""
+    """No data is lost by that."""
     (tmp_path / "metadata").write_text("")
     with pytest.raises(CheckpointError, match=r"metadata is empty\. Delete the file"):
         inspect(tmp_path, EXPECTED)
@@ -129,7 +129,9 @@ def test_broken_metadata_before_the_first_micro_batch_may_be_deleted(tmp_path: P
 
 
 def write_state(folder: Path) -> None:
-    """Versions 1 to 9, with snapshots of 1, 4 and 7; each changelog names those back to the last snapshot."""
+    """Write versions 1 to 9, with snapshots of 1, 4 and 7; each changelog names those back to the last
+    snapshot.
+    """
     for version in range(1, 10):
         last = max((snapshot for snapshot in (1, 4, 7) if snapshot < version), default=1)
         write_changelog(folder, version, range(last, version))
@@ -138,7 +140,7 @@ def write_state(folder: Path) -> None:
 
 
 def test_a_version_is_a_snapshot_and_the_changelogs_after_it(tmp_path: Path) -> None:
-    """What is older is not needed, nor what is newer."""
+    """Neither older nor newer files are needed."""
     write_state(tmp_path)
     for version in (1, 2, 3, 4, 5, 6):
         (tmp_path / f"{version}_id{version}.changelog").unlink()
@@ -151,7 +153,7 @@ def test_a_version_is_a_snapshot_and_the_changelogs_after_it(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("fault", ["missing", "empty", "no archive", "table missing", "table shorter"])
 def test_without_its_newest_snapshot_state_is_built_on_an_older_one(tmp_path: Path, fault: str) -> None:
-    """As Spark does by itself, when the changelogs in between are there."""
+    """Spark does so by itself, if the changelogs in between exist."""
     write_state(tmp_path)
     snapshot, table = tmp_path / "7_id7.zip", tmp_path / "SSTs" / "7.sst"
     if fault == "missing":
@@ -172,7 +174,7 @@ def test_without_its_newest_snapshot_state_is_built_on_an_older_one(tmp_path: Pa
 
 
 def test_state_of_another_line_of_descent_does_not_count(tmp_path: Path) -> None:
-    """Files of an attempt that was never committed have other ids."""
+    """Files of an uncommitted attempt have other ids."""
     write_state(tmp_path)
     (tmp_path / "7_id7.changelog").rename(tmp_path / "7_other.changelog")
     (tmp_path / "7_id7.zip").rename(tmp_path / "7_other.zip")
@@ -181,7 +183,7 @@ def test_state_of_another_line_of_descent_does_not_count(tmp_path: Path) -> None
 
 
 def test_a_changelog_that_is_shorter_than_noted_is_damaged(tmp_path: Path) -> None:
-    """Also where it ends between two blocks, which Spark takes for its end."""
+    """This includes a cut between two blocks, which Spark would take for the end."""
     write_state(tmp_path)
     path = write_changelog(tmp_path, 9, [7, 8], size=100_000)
     with pytest.raises(CheckpointError, match="bytes instead of 100000") as caught:
@@ -190,7 +192,7 @@ def test_a_changelog_that_is_shorter_than_noted_is_damaged(tmp_path: Path) -> No
 
 
 def test_changelogs_without_any_snapshot_are_not_enough(tmp_path: Path) -> None:
-    """Only snapshots name the states, so that the empty state is nothing to begin with."""
+    """Only snapshots name the states, so changelogs cannot be applied to an empty state."""
     write_state(tmp_path)
     for path in tmp_path.glob("*.zip"):
         path.unlink()
@@ -199,7 +201,7 @@ def test_changelogs_without_any_snapshot_are_not_enough(tmp_path: Path) -> None:
 
 
 def test_a_changelog_in_another_compression_is_left_to_spark(tmp_path: Path) -> None:
-    """A user may have chosen one."""
+    """The user may have chosen it."""
     write_state(tmp_path)
     path = tmp_path / "9_id9.changelog"
     path.write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 100)

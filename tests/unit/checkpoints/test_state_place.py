@@ -1,4 +1,4 @@
-"""The place of the state beside a checkpoint's log: a new one until something is committed, then the same."""
+"""The place of state on a store: a new one for each run until something is committed, then always the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def placed(folder: Path, *, is_local: bool = False) -> StatePlace | None:
 
 
 def commit(folder: Path, number: int = 0, ids: tuple[str, ...] = ("a", "b")) -> None:
-    """What Spark has written when a micro-batch with a state of two partitions is committed."""
+    """Write Spark's files of a committed micro-batch with a state of two partitions."""
     for log, lines in (("offsets", ["v1", "{}", "{}"]), ("commits", ["v2", _ids(ids)])):
         (folder / log).mkdir(exist_ok=True)
         (folder / log / str(number)).write_text("\n".join(lines))
@@ -42,7 +42,7 @@ def test_state_stays_in_the_folder_where_all_tasks_are_on_this_machine(tmp_path:
 
 
 def test_each_run_begins_in_a_place_of_its_own_until_one_has_committed(tmp_path: Path) -> None:
-    """Also where it begins with a seed, as after a savepoint or a rescaling."""
+    """This holds also for a job that starts from a seed, as after a savepoint or a rescaling."""
     (tmp_path / "seed").mkdir()
     first, second = placed(tmp_path), placed(tmp_path, is_local=True)
     assert None not in (first, second)
@@ -53,7 +53,7 @@ def test_each_run_begins_in_a_place_of_its_own_until_one_has_committed(tmp_path:
 
 
 def test_a_job_that_has_run_on_one_machine_cannot_go_on_on_others(tmp_path: Path) -> None:
-    """Until it has committed something it can, even if it begins with a seed."""
+    """Before its first commit it can, even if it starts from a seed."""
     commit(tmp_path)
     with pytest.raises(CheckpointError, match=r"s3://bucket/rooms on one machine.*--master 'local\[\*\]'"):
         placed(tmp_path)
@@ -61,7 +61,7 @@ def test_a_job_that_has_run_on_one_machine_cannot_go_on_on_others(tmp_path: Path
 
 
 def test_the_state_is_found_by_the_home_of_the_folder(tmp_path: Path) -> None:
-    """Which the driver notes for other processes of its machine; a copy of the folder does not say."""
+    """The driver notes the home for other processes of its machine; a copy of the folder has no such note."""
     place = placed(tmp_path)
     assert place is not None
     with pytest.raises(CheckpointError, match="does not say where"):
@@ -102,7 +102,9 @@ def test_the_store_must_have_the_state_of_the_newest_commit(tmp_path: Path) -> N
 
 
 def test_what_no_longer_counts_is_removed_if_the_store_lets_us(tmp_path: Path) -> None:
-    """Other places of the state, and what broken rescalings have captured; nothing while the state is in the folder."""
+    """Removed are other places of the state, and captures of interrupted rescalings; nothing while state is
+    in the folder.
+    """
     store = ModelledStore()
     stored = StoredCheckpoint(store, SHOWN, tmp_path)
     left = {"state/x1/0/0/4_a.changelog": b"", "rescaling/1/manifest.json": b""}

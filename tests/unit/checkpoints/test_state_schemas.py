@@ -1,4 +1,4 @@
-"""Descriptions of Spark's state in a copy of a checkpoint name the files of the copy."""
+"""In a copy of a checkpoint, descriptions of Spark's state name the copy's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = "_stateSchema/default/0_d4f6a059-05cf-4f46-824f-e4d89ee1f43f"
 
 
 def described(folder: Path, operator: int, *schemas: str) -> Path:
-    """A description as Spark 4.1 writes it, with its checksums."""
+    """Return a description in the format of Spark 4.1, with its checksums."""
     made = folder / "state" / str(operator) / "_metadata" / "v2" / "0"
     made.parent.mkdir(parents=True)
     store: dict[str, Any] = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 2}
@@ -31,7 +31,7 @@ def described(folder: Path, operator: int, *schemas: str) -> Path:
 
 
 def test_descriptions_name_the_files_of_the_copy(tmp_path: Path) -> None:
-    """Of each operator its own; all else stays, and checksums of the text before are gone."""
+    """Each operator gets its own files; the rest stays, and stale checksums are removed."""
     gone = "file:/tmp/state/7/penstock-checkpoint-1"
     first = described(tmp_path, 0, f"{gone}/state/0/{SCHEMA}", f"{gone}/state/0/{SCHEMA}b")
     other = described(tmp_path, 7, f"{gone}/state/7/{SCHEMA}", "viewfs://penstock-1/elsewhere")

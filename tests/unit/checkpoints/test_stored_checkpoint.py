@@ -41,7 +41,7 @@ HDFS_FATES: tuple[HdfsFate, ...] = ("answer lost", "fails", "fails and arrives l
 
 
 def machine(store: ModelledStore | ModelledHdfs, folder: Path, name: str) -> StoredCheckpoint:
-    """A machine with an empty working folder, which all machines call the same in the checkpoint."""
+    """Provide a machine with an empty working folder, at a path that is the same on all machines."""
     (folder / name).mkdir(parents=True)
     found = StoredCheckpoint(store, "s3://bucket/rooms", folder / name)
     store.forget("about.json")
@@ -49,7 +49,7 @@ def machine(store: ModelledStore | ModelledHdfs, folder: Path, name: str) -> Sto
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    """What is in a folder, but for what is of this machine alone."""
+    """Return the content of a folder, without files specific to this machine."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -302,7 +302,7 @@ def test_ownership_takes_over_and_travels_without_the_store(tmp_path: Path) -> N
 
 
 def test_versions_of_writes_do_not_go_back_when_the_disk_is_lost(tmp_path: Path) -> None:
-    """The clock of the next machine is an hour behind."""
+    """The clock of the next machine is an hour slow."""
     store = ModelledStore()
     versions = []
     for name, wall_us in (("first", 7_200_000_000), ("second", 3_600_000_000)):
@@ -342,7 +342,9 @@ def _tables_every(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_whatever_happens_one_run_owns_the_checkpoint_and_nothing_saved_is_lost(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Starts, saves, zombies, lost answers and late requests in any order, on machines that share only the store."""
+    """Starts, saves, zombies, lost answers and late requests happen in any order, on machines that share only
+    the store.
+    """
     chance = random.Random(seed)
     faulty = seed % 2 == 1
     store = ModelledStore(lambda: chance.choice(FATES) if faulty and chance.random() < 0.15 else "well")
@@ -353,7 +355,7 @@ def test_whatever_happens_one_run_owns_the_checkpoint_and_nothing_saved_is_lost(
 def test_whatever_happens_so_it_is_on_hdfs(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, with the real client above a model of HDFS, where an entry is several requests."""
+    """The same with the real client over a model of HDFS, where an entry takes several requests."""
     chance = random.Random(seed)
     rate = 0.1 if seed % 2 else 0.0
     hdfs = ModelledHdfs(monkeypatch, lambda: chance.choice(HDFS_FATES) if chance.random() < rate else "well")
@@ -382,7 +384,7 @@ def _live_through(
     owner: int | None = None
     unsure = False
     dead: set[StoredCheckpoint] = set()
-    # What a new run may find: what was saved last, or what an entry has whose fate its writer does not know.
+    # What a new run may find: the last save, or an entry whose outcome its writer does not know.
     possible: list[Content] = [{}]
     for step in range(40):
         if chance.random() < 0.2:
@@ -450,10 +452,10 @@ def _change(folder: Path, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_journal_has_taken_is_there_when_its_machine_is_gone(seed: int, tmp_path: Path) -> None:
-    """Whatever happens to requests; other files are those of a save, however often the journal was kept."""
+    """Any requests may fail; other files are as of the last save, however often the journal was saved since."""
     chance = random.Random(seed)
     store = ModelledStore(lambda: chance.choice(FATES) if chance.random() < 0.1 else "well")
-    # Of the group that was under way when a machine was lost, nobody knows.
+    # The group in progress when a machine was lost may or may not be there.
     possible: list[list[bytes]] = [[]]
     counts = {b""}
     number = 0
@@ -487,7 +489,7 @@ def test_what_a_journal_has_taken_is_there_when_its_machine_is_gone(seed: int, t
 
 
 def test_a_journal_of_a_run_that_was_believed_dead_takes_nothing(tmp_path: Path) -> None:
-    """The sender is not told that it has, and no reader sees it."""
+    """The sender gets no acknowledgement, and no reader sees the record."""
     store = ModelledStore()
     first = machine(store, tmp_path, "first")
     first.open()
@@ -510,7 +512,7 @@ def journal_of(run: StoredCheckpoint) -> JournalWriter:
 
 
 def records_of(folder: Path) -> list[bytes]:
-    """What readers see in the journal, as splits carry it."""
+    """Return the journal's records that readers see, through splits."""
     log = JournalLog(folder / "readings.journal", carries=True)
     chunks = log.read(log.splits(0, log.latest(0, limited=False), 2), record_type("line STRING"))
     return [record for chunk in chunks if chunk.raw is not None for record in chunk.raw.to_pylist()]

@@ -1,4 +1,6 @@
-"""The library of models of a job whose tasks share only the store: shelves of runs beside the log of the checkpoint."""
+"""The library of models of a job whose tasks share only the store: a shelf per run, beside the checkpoint's
+log.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ HUNG = Suspension("score", "fraud", "1", "p1", "it hung", 7, 0)
 
 
 class Below(ModelledStore):
-    """The objects below a prefix of a store, as tasks and commands of a machine ask for them."""
+    """The objects below a prefix of a store, as a machine's tasks and commands access them."""
 
     def __init__(self, store: ModelledStore, place: Place) -> None:
         super().__init__(store._fate)
@@ -68,7 +70,7 @@ class Below(ModelledStore):
 
 
 class _Prefixed:
-    """A part of a dictionary."""
+    """A prefix view of a dictionary."""
 
     def __init__(self, whole: dict[str, bytes], root: str) -> None:
         self._whole, self._root = whole, root
@@ -101,12 +103,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ModelledStore:
 
 
 class Run:
-    """A run with a disk of its own: what its driver and its tasks have of the library."""
+    """A run with its own disk: its driver's and its tasks' access to the library."""
 
     def __init__(self, store: ModelledStore, disk: Path) -> None:
         self.disk = disk
         disk.mkdir(exist_ok=True)
-        # The path that runs work in is part of a checkpoint; on other disks it is the same.
+        # The working folder's path is part of a checkpoint, and equal on all disks.
         self.stored = StoredCheckpoint(store, "s3://bucket/rooms", disk)
         self.stored._check_about = lambda: None  # type: ignore[method-assign]
         self.stored.open()
@@ -121,12 +123,12 @@ class Run:
         return self.library.of_driver
 
     def tasks(self) -> LibraryPlace:
-        """The place as a task on another machine has it, whose query starts now."""
+        """Return the library as seen by a task on another machine whose query starts now."""
         found: LibraryPlace = pickle.loads(pickle.dumps(self.library.of_tasks(apart=True)))
         return found
 
     def work_off(self) -> None:
-        """The driver takes in what tasks have left, and examines what it is asked for."""
+        """Let the driver take in what tasks have left, and examine requested versions."""
         self.driver.take_in()
         queue = ModelQueue(self.opened(self.driver), {"score": {"fraud": MODEL}}, self.notes.append, 3)
         while queue.step():
@@ -137,7 +139,7 @@ class Run:
         return ModelLibrary(place, allowed, isolated=False, beside=True)
 
     def check(self, order: Any, place: LibraryPlace | None = None) -> None:
-        """As the task does that reads a command."""
+        """Check a version as the task does that reads a command."""
         self.opened(place or self.tasks()).check("score", order, MODEL.spec)
 
 
@@ -151,7 +153,7 @@ def load_order(folder: Path) -> LoadModel:
 def test_tasks_find_what_the_driver_has_fetched_and_the_driver_what_tasks_note(
     store: ModelledStore, tmp_path: Path
 ) -> None:
-    """In one query, so on the shelf; a later one reads it from the log."""
+    """Within a query they use the shelf; a later query reads from the log."""
     run = Run(store, tmp_path / "disk")
     task = run.tasks()
     run.check(load_order(tmp_path), task)
@@ -170,7 +172,7 @@ def test_tasks_find_what_the_driver_has_fetched_and_the_driver_what_tasks_note(
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saved", "not saved"])
 def test_a_run_goes_on_from_an_empty_disk(store: ModelledStore, tmp_path: Path, *, saves: bool) -> None:
-    """With all that tasks of the one before have seen, whether the log had it or not; its shelf is gone then."""
+    """It has everything that tasks of the previous run noted, logged or not; that run's shelf is then removed."""
     first = Run(store, tmp_path / "first")
     task = first.tasks()
     first.check(load_order(tmp_path), task)
@@ -189,7 +191,7 @@ def test_a_run_goes_on_from_an_empty_disk(store: ModelledStore, tmp_path: Path, 
 
 
 def test_what_a_zombie_leaves_counts_for_nothing(store: ModelledStore, tmp_path: Path) -> None:
-    """Neither what its tasks write, nor what its driver finds or removes, nor in any later run."""
+    """Nothing from its tasks or its driver counts, in this run or a later one."""
     first = Run(store, tmp_path / "first")
     task = first.tasks()
     first.check(load_order(tmp_path), task)
@@ -208,7 +210,7 @@ def test_what_a_zombie_leaves_counts_for_nothing(store: ModelledStore, tmp_path:
 
 
 def test_a_content_that_was_removed_is_fetched_anew(store: ModelledStore, tmp_path: Path) -> None:
-    """Also by tasks whose query started when it was there."""
+    """This includes tasks whose query started while it was there."""
     run = Run(store, tmp_path / "disk")
     run.check(load_order(tmp_path))
     run.work_off()
@@ -228,7 +230,7 @@ def test_a_content_that_was_removed_is_fetched_anew(store: ModelledStore, tmp_pa
 
 
 def test_changed_bytes_on_a_shelf_are_damage(store: ModelledStore, tmp_path: Path) -> None:
-    """For the task that loads them, and for the run that takes them in."""
+    """Both the task that loads them and the run that takes them in detect it."""
     run = Run(store, tmp_path / "disk")
     run.check(load_order(tmp_path))
     run.work_off()

@@ -1,4 +1,4 @@
-"""The seed of a job whose tasks share only the store: read from the objects that the log of the checkpoint names."""
+"""The seed of a job whose tasks share only the store: read from the objects named by the checkpoint's log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = bytes(range(256)) * (9 << 12)
 
 
 class ReadStore(ModelledStore):
-    """With what tasks ask of it."""
+    """A store that records what tasks request."""
 
     place = Place("s3", "bucket", "rooms")
 
@@ -40,7 +40,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ReadStore:
 
 
 def seeded(store: ReadStore, folder: Path, entries: dict[int, dict[str, bytes]]) -> Any:
-    """The seed as a task gets it, which has nothing of the folder."""
+    """Return the seed as a task gets it, without access to the folder."""
     stored = StoredCheckpoint(store, "s3://bucket/rooms", folder)
     stored.take()
     for group, contents in entries.items():
@@ -64,7 +64,7 @@ def taken(seed: Any, group: int) -> dict[str, bytes]:
 
 
 def test_a_slot_takes_over_what_is_in_the_store(tmp_path: Path, store: ReadStore) -> None:
-    """Small entries from the log, large ones from objects of their own, nothing for other slots."""
+    """Small entries come from the log, large ones from their own objects, and nothing from other slots."""
     entries = {0: {"head": b"1", "version/0/0": LARGE}, 4: {"head": b"2", "version/1/2": b""}}
     seed = seeded(store, tmp_path, entries)
     assert {name.partition("/")[0] for name in store.objects} == {"about.json", "log", "files"}

@@ -1,4 +1,4 @@
-"""What slots have stored, read from Spark's files: snapshots, the changes after them, and files that are not whole."""
+"""The stored state of slots, read from Spark's files: snapshots, later changes, and incomplete files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(folder: Path, batch: int) -> dict[int, dict[str, bytes]]:
 def test_a_slot_has_what_its_versions_left(
     tmp_path_factory: pytest.TempPathFactory, versions: list[Version], snapshot: int
 ) -> None:
-    """After each micro-batch that has a snapshot or comes after one; an empty slot is left out."""
+    """This holds at and after snapshots; empty slots are left out."""
     folder = tmp_path_factory.mktemp("spark")
     describe_operator(folder, NODE)
     snapshot = min(snapshot, len(versions))
@@ -52,7 +52,7 @@ def test_a_slot_has_what_its_versions_left(
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
-    """Whichever file it is: the commit, a changelog, the snapshot, one of its tables, the description."""
+    """It may be the commit, a changelog, the snapshot, one of its tables, or the description."""
     describe_operator(tmp_path, NODE)
     commit_versions(tmp_path, NODE, [[{"head": b"1"}, {"head": b"2"}, {"head": b"3"}]], 1)
     assert read(tmp_path, 2) == {0: {"head": b"3"}}
@@ -77,7 +77,7 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
 
 
 class StateStore:
-    """An object store with the files of a folder, which notes what is fetched."""
+    """An object store with the files of a folder, which records requests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,7 +97,7 @@ class StateStore:
 def test_of_state_on_a_store_only_what_is_needed_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, from the snapshot on; what is missing is told as in a folder."""
+    """Files are fetched once, from the snapshot on; missing ones are reported as in a folder."""
     there, here = tmp_path / "there", tmp_path / "here"
     describe_operator(there, NODE)
     changes: list[Version] = [{"head": b"1"}, {"head": b"2"}, {"head": b"3"}, {"head": b"4"}]

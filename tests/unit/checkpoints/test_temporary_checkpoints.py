@@ -1,4 +1,4 @@
-"""Temporary checkpoints: they go when their run is over, unless they hold what a failure is understood by."""
+"""Temporary checkpoints are removed after the run, unless they help to understand a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = (
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are."""
+    """Return the place of temporary folders."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_that_is_refused_leaves_nothing(place: Path, tmp_path: Path) -> None:
-    """What was made for it is removed."""
+    """Its temporary checkpoint is removed."""
     job = ps.Job("job")
     job.data_stream("hits", schema="page INT").sink_to("out")
     bindings = {"hits": f"jsonl:{tmp_path / 'missing'}", "out": f"jsonl:{tmp_path / 'out'}"}
@@ -42,7 +42,7 @@ def test_a_run_that_is_refused_leaves_nothing(place: Path, tmp_path: Path) -> No
 
 
 def test_a_refused_run_has_no_job_id(place: Path, tmp_path: Path) -> None:
-    """Whoever reads the id on standard output has a job that has begun."""
+    """Programs that read the id from standard output rely on a started job."""
     file = tmp_path / "job.py"
     file.write_text(JOB)
     result = CliRunner().invoke(
@@ -53,7 +53,7 @@ def test_a_refused_run_has_no_job_id(place: Path, tmp_path: Path) -> None:
 
 
 def run_over(checkpoint: Path, error: BaseException | None, **files: str) -> None:
-    """A run that leaves files in its checkpoint, and ends with an error or well."""
+    """Simulate a run that leaves files in its checkpoint, and ends with or without an error."""
     for name, content in files.items():
         (checkpoint / name.replace("_", ".")).write_text(content)
     if error is not None:
@@ -61,7 +61,7 @@ def run_over(checkpoint: Path, error: BaseException | None, **files: str) -> Non
 
 
 def leave_dead_letters(checkpoint: Path) -> None:
-    """What a job could not process."""
+    """Write dead letters of a job."""
     (checkpoint / "dead-letters").mkdir()
     (checkpoint / "dead-letters" / "part-0000.jsonl").write_text("{}")
 
@@ -80,7 +80,7 @@ def test_what_a_failed_run_leaves_is_named(place: Path) -> None:
 
 
 def test_a_run_that_ends_well_leaves_only_dead_letters(place: Path) -> None:
-    """The summary says where those are."""
+    """The summary names their place."""
     notes: list[str] = []
     with temporary_checkpoint(notes.append) as checkpoint:
         run_over(checkpoint.folder, None, spark_log="INFO")
@@ -92,7 +92,7 @@ def test_a_run_that_ends_well_leaves_only_dead_letters(place: Path) -> None:
 
 
 def test_dead_letters_of_a_failed_run_are_named(place: Path) -> None:
-    """As what the job was stopped by."""
+    """Their place is reported with the error that stopped the job."""
     notes: list[str] = []
     with temporary_checkpoint(notes.append) as checkpoint:
         leave_dead_letters(checkpoint.folder)
@@ -102,14 +102,14 @@ def test_dead_letters_of_a_failed_run_are_named(place: Path) -> None:
 
 
 def test_an_interrupted_run_leaves_nothing(place: Path) -> None:
-    """Whoever presses Ctrl-C twice knows why it ended."""
+    """A user who presses Ctrl-C twice knows why it ended."""
     with pytest.raises(KeyboardInterrupt), temporary_checkpoint(print) as checkpoint:
         run_over(checkpoint.folder, KeyboardInterrupt(), spark_log="INFO")
     assert list(place.iterdir()) == []
 
 
 def test_a_folder_of_more_than_a_checkpoint(place: Path) -> None:
-    """Such as that of the demo, which has what was sent as well."""
+    """An example is the demo's folder, which also has the input."""
     notes: list[str] = []
     checkpoint = place / "demo" / "checkpoint"
     checkpoint.mkdir(parents=True)

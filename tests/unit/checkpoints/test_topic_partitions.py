@@ -1,4 +1,4 @@
-"""Topic partitions: a replay counts those that its micro-batch was planned with, whatever the topic has got since."""
+"""Topic partitions: a replay counts those known when its micro-batch was planned, even if the topic has grown."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 def bound_partitions(
     checkpoint: Checkpoint, there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[str, ...]]:
-    """Start a run while the topic has some partitions; gives those that it counts in each of five micro-batches."""
+    """Start a run while the topic has some partitions; return the number that each of five micro-batches
+    counts.
+    """
     monkeypatch.setattr(kafka_source, "preflight", lambda binding: {"visits": len(there)})
-    # There is no broker to tell the ids of topics.
+    # No broker is there to report the ids of topics.
     topics = SimpleNamespace(known={"visits": KnownTopics(Path(), PartitionNames("visits"))})
     monkeypatch.setattr("penstock.jobs.compile.known_topics", lambda *_: (topics, []))
     bindings = {"visits": "kafka://localhost:9/visits", "out": f"jsonl:{checkpoint.folder.parent / 'out'}"}
@@ -76,7 +78,7 @@ def spark_did(checkpoint: Checkpoint, planned: int, committed: int) -> None:
 def test_a_replay_counts_the_partitions_of_its_plan(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it is begun, and whatever comes between; what a run plans itself counts those that it has found."""
+    """This holds for repeated starts; a run's own plans count the partitions that it has found."""
     assert bound_partitions(checkpoint, ONE, monkeypatch) == [ONE] * 5
     spark_did(checkpoint, planned=2, committed=1)
     assert bound_partitions(checkpoint, TWO, monkeypatch) == [ONE, ONE, ONE, TWO, TWO]
@@ -88,7 +90,7 @@ def test_a_replay_counts_the_partitions_of_its_plan(
 
 
 def test_only_what_a_replay_needs_is_kept() -> None:
-    """The file does not grow with the starts."""
+    """The file does not grow with the number of starts."""
     kept: list[Known] = []
     for planned in range(20):
         kept, replayed = known_from(kept, planned, True, {"visits": (str(planned),)})
@@ -104,7 +106,7 @@ def test_a_broken_file_is_told(checkpoint: Checkpoint, monkeypatch: pytest.Monke
 
 
 def test_partitions_that_are_added_hold_time_back_only_in_later_micro_batches() -> None:
-    """So the attempt and its replay emit the same."""
+    """So an attempt and its replay emit the same."""
     attempt = BatchRunner(visits_job(), partitions={"visits": ONE})
     attempt.run({"visits": [("00000", [Visit(1, 1_000)])]})
     replay, wrong = attempt.copy(), attempt.copy()

@@ -1,4 +1,4 @@
-"""Write versions grow over runs, clocks that go back, and runs that have lost the checkpoint."""
+"""Write versions increase over runs, clocks that go back, and runs that have lost the checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clocks:
         self.wall_us, self.elapsed_us = wall_us, 5
 
     def versions(self, folder: Path) -> WriteVersions:
-        """The versions of a run that has just taken the checkpoint."""
+        """Return the versions of a run that has just taken the checkpoint."""
         ownership = Ownership.take(folder)
         return WriteVersions(folder, ownership, lambda: self.wall_us, lambda: self.elapsed_us)
 
@@ -34,7 +34,7 @@ class Clocks:
 
 
 def test_a_version_is_the_time(tmp_path: Path) -> None:
-    """As long as the clock advances."""
+    """This holds while the clock advances."""
     clocks = Clocks(HOUR_US)
     versions = clocks.versions(tmp_path)
     assert versions.next() == HOUR_US
@@ -46,7 +46,7 @@ def test_a_version_is_the_time(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_goes_back_is_not_followed(tmp_path: Path) -> None:
-    """Within a run by the time that has passed, over runs by what the earlier one noted."""
+    """Within a run elapsed time is added, over runs the earlier run's noted version counts."""
     clocks = Clocks(2 * HOUR_US)
     versions = clocks.versions(tmp_path)
     first = versions.next()
@@ -60,7 +60,7 @@ def test_a_clock_that_goes_back_is_not_followed(tmp_path: Path) -> None:
 def test_a_run_that_has_lost_the_checkpoint_gets_no_version_that_the_next_run_does_not_know(
     tmp_path: Path,
 ) -> None:
-    """It comes to its limit, and looks."""
+    """At its reserved limit it checks, and finds that it lost the checkpoint."""
     clocks = Clocks(HOUR_US)
     old = clocks.versions(tmp_path)
     old.next()
@@ -73,7 +73,7 @@ def test_a_run_that_has_lost_the_checkpoint_gets_no_version_that_the_next_run_do
 
 
 def test_a_damaged_note_is_said(tmp_path: Path) -> None:
-    """With the remedy."""
+    """The error has the remedy."""
     (tmp_path / "write-versions").mkdir()
     (tmp_path / "write-versions" / "1.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"1\.json cannot be read .*delete the file"):
@@ -88,7 +88,7 @@ def test_a_damaged_note_is_said(tmp_path: Path) -> None:
 )
 @examples(60)
 def test_the_last_writer_by_version_is_the_last_writer(events: list[tuple[str, int]]) -> None:
-    """A store that keeps the greatest version has what the newest run wrote last, whenever zombies' writes come."""
+    """A store that keeps the greatest version has the newest run's last write, whenever zombies write."""
     with tempfile.TemporaryDirectory() as name:
         folder, clocks = Path(name), Clocks(10 * HOUR_US)
         run, late = clocks.versions(folder), []
@@ -101,7 +101,7 @@ def test_the_last_writer_by_version_is_the_last_writer(events: list[tuple[str, i
             elif event == "zombie" and late:
                 stored = max(stored, late.pop(number % len(late)))
             else:
-                # The records of a task count from the version of its micro-batch on.
+                # A task's versions start from that of its micro-batch.
                 written = (run.next() + number % 10, f"{number}")
                 stored, expected = max(stored, written), written[1]
                 late.append((written[0], written[1]))

@@ -1,4 +1,4 @@
-"""What tests of the command line share: a server to ask, which listens on a port."""
+"""Shared fixtures of the command-line tests: a server that listens on a port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from served_rest import ServedRest
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[ServedRest]:
-    """A server, and how the command line finds it."""
+    """Return a server, and configure the command line to find it."""
     made = ServedRest(tmp_path)
     yield made
     made.close()

@@ -26,7 +26,7 @@ def refusal(*arguments: object) -> str:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A job with two tasks that has more to do than they can."""
+    """Return the checkpoint of an overloaded job with two tasks."""
     return stored(
         tmp_path,
         SimulatedJob(
@@ -48,7 +48,7 @@ def stored(folder: Path, job: SimulatedJob) -> Path:
 
 
 def test_advice_as_text(checkpoint: Path) -> None:
-    """A table of settings, then the reason of each, and how sure that is."""
+    """It has a table of settings, then the reason and the confidence of each."""
     result = typed("advise", checkpoint)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -59,7 +59,7 @@ def test_advice_as_text(checkpoint: Path) -> None:
 
 
 def test_advice_as_json(checkpoint: Path) -> None:
-    """With the metrics that it rests on; without a policy there is no decision."""
+    """It includes the underlying metrics; without a policy there is no decision."""
     found = advice(checkpoint)
     assert [one["setting"] for one in found["recommendations"]] == [
         "parallelism",
@@ -79,7 +79,7 @@ def test_cores_and_the_window_count(checkpoint: Path) -> None:
 
 
 def test_cores_are_those_of_the_metrics(tmp_path: Path) -> None:
-    """Unless they are told."""
+    """An option overrides them."""
     stored(tmp_path, SimulatedJob(Nature(interval_s=5, cores=4), lambda _: 900.0, tasks=2).run(300))
     assert [advice(tmp_path, *more)["recommendations"][2]["now"] for more in ((), ("--cores", 3))] == [4, 3]
 
@@ -101,7 +101,7 @@ def test_a_job_without_metrics_gets_no_advice(tmp_path: Path) -> None:
 
 
 def test_wrong_use_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    """With what was wrong: no checkpoint, no policy, or a bad one."""
+    """The error says what is wrong: no checkpoint, no policy, or an invalid one."""
     assert "is not a checkpoint of a job that was started" in refusal(tmp_path / "nothing")
     assert "cannot be read" in refusal(checkpoint, "--policy", tmp_path / "nothing")
     bad = policy_file(tmp_path, "most: 3")

@@ -1,4 +1,4 @@
-"""The commands `penstock control`: what they print, and their exit codes."""
+"""The commands `penstock control`: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.control.commands import Command
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A checkpoint with one applied, one rejected and one degraded command."""
+    """Return a checkpoint with one applied, one rejected and one degraded command."""
     made = make_checkpoint(tmp_path / "checkpoint")
     write_receipts(made, 1, receipts("good", "APPLIED", 1, keys=2, key_groups=1, details="[1]"))
     write_receipts(made, 2, receipts("bad", "REJECTED", 2, reason="[no] such state"))
@@ -36,13 +36,13 @@ def control(*arguments: object, **environment: str) -> Result:
 
 
 def sent(checkpoint: Path) -> list[Command]:
-    # What is still being written has a hidden name, as for the job.
+    # A file still being written has a hidden name, which the job ignores.
     paths = sorted(p for p in (checkpoint / "commands").iterdir() if not p.name.startswith("."))
     return [decode_command(path.read_bytes()) for path in paths]
 
 
 def test_send_writes_the_command_and_prints_its_id(checkpoint: Path) -> None:
-    """With all that was said; the payload on one line, its numbers as they were written."""
+    """All options are in it; the payload is on one line, with numbers as typed."""
     place = checkpoint.parent / "payload.json"
     place.write_text('{\n  "limit": 1.50\n}\n')
     before = time.time()
@@ -83,7 +83,7 @@ def test_send_writes_the_command_and_prints_its_id(checkpoint: Path) -> None:
 
 
 def test_keys_and_the_payload_may_be_json_and_come_from_stdin(checkpoint: Path) -> None:
-    """For keys of several fields, and payloads that are made by programs."""
+    """This serves keys of several fields, and payloads from programs."""
     arguments = ["send", str(checkpoint), "--kind=set", "--target=pairs", '--keys=[[1,"b"]]', "--json-file=-"]
     result = CliRunner().invoke(app, ["control", *arguments], input='{"limit": 5}')
     assert result.exit_code == 0
@@ -116,13 +116,13 @@ def test_keys_and_the_payload_may_be_json_and_come_from_stdin(checkpoint: Path) 
     ],
 )
 def test_wrong_commands_are_refused_at_once(checkpoint: Path, arguments: list[str], said: str) -> None:
-    """With one sentence, and nothing is sent."""
+    """The error is one sentence, and nothing is sent."""
     refused(control("send", checkpoint, *arguments), said)
     assert sent(checkpoint) == []
 
 
 def test_a_broker_that_does_not_answer_is_not_taken_for_a_rejection(checkpoint: Path) -> None:
-    """The exit code 3 is a receipt's; a command that could not be sent has 1."""
+    """Exit code 3 stands for a receipt; a command that could not be sent gives 1."""
     uri = "-Dcommands=amqp://guest:secret@127.0.0.1:1/%2F/q"
     result = control("send", checkpoint, "--kind=pause", uri)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -131,7 +131,7 @@ def test_a_broker_that_does_not_answer_is_not_taken_for_a_rejection(checkpoint: 
 
 @pytest.mark.parametrize(("final", "code"), [("APPLIED", 0), ("REJECTED", 3), ("DEGRADED", 4)])
 def test_waiting_ends_with_the_final_receipt(checkpoint: Path, final: str, code: int) -> None:
-    """Its status is the exit code, each status is shown, and the receipt is printed with its details."""
+    """Its status gives the exit code, each status is shown, and the receipt is printed with its details."""
 
     def answer() -> None:
         while not sent(checkpoint):
@@ -152,7 +152,7 @@ def test_waiting_ends_with_the_final_receipt(checkpoint: Path, final: str, code:
 
 
 def test_waiting_prints_what_was_replied(checkpoint: Path) -> None:
-    """Behind the id, as the documents show it of a trace."""
+    """It follows the id, as in the documentation of a trace."""
     write_receipts(checkpoint, 9, receipts("asked", "APPLIED", 9, details='[{"step":"heat","keys":2}]'))
     result = control("send", checkpoint, "--kind=pause", "--wait", "--id=asked")
     assert (result.exit_code, result.stdout) == (0, 'asked\n[{"step":"heat","keys":2}]\n')
@@ -171,7 +171,7 @@ def test_waiting_gives_up_in_time_and_the_command_stays_sent(checkpoint: Path) -
 
 
 def test_an_id_that_was_sent_before_ends_with_its_old_receipt(checkpoint: Path) -> None:
-    """So a script may repeat itself."""
+    """So scripts may repeat commands."""
     result = control("send", checkpoint, "--kind=pause", "--wait", "--id=bad")
     assert (result.exit_code, result.stdout) == (3, "bad\n")
     assert "[no] such state" in result.stderr
@@ -179,7 +179,7 @@ def test_an_id_that_was_sent_before_ends_with_its_old_receipt(checkpoint: Path) 
 
 @pytest.mark.parametrize(("command_id", "code"), [("good", 0), ("bad", 3), ("ugly", 4)])
 def test_status_tells_the_story_of_a_command(checkpoint: Path, command_id: str, code: int) -> None:
-    """As text and as JSON, with the checkpoint as an argument or in the variable."""
+    """It is shown as text or JSON; the checkpoint is an argument or in the variable."""
     text = control("status", checkpoint, command_id)
     assert text.exit_code == code
     assert text.stdout.startswith(f"{command_id}  set heat/1  by ann\n2026-01-02T03:04:")
@@ -198,7 +198,7 @@ def test_status_tells_the_story_of_a_command(checkpoint: Path, command_id: str, 
 
 
 def test_an_unknown_id_and_a_missing_checkpoint_are_refused(checkpoint: Path) -> None:
-    """With what to do."""
+    """The message says what to do."""
     refused(control("status", checkpoint, "nobody"), "The id 'nobody' is unknown")
     refused(control("status", "good"), "PENSTOCK_CHECKPOINT")
     refused(control("status", checkpoint, "good", "bad"), "Got 3 arguments")
@@ -236,7 +236,7 @@ def test_history_lists_the_newest_commands_last(checkpoint: Path) -> None:
 
 
 def test_no_command_loads_spark(checkpoint: Path) -> None:
-    """Which would take a second."""
+    """Importing it would take a second."""
     codes, modules = loaded_by(
         ["control", "send", checkpoint, "--kind=pause", "--id=x"],
         ["control", "status", checkpoint, "x"],

@@ -1,4 +1,4 @@
-"""The verbs on jobs of a server: what they print, and their exit codes."""
+"""The commands for jobs of a server: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def until(place: ServedRest, job_id: str, status: JobStatus) -> None:
 
 
 def running(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A job that runs, without Spark."""
+    """Return a running job, without Spark."""
     place.manage(monkeypatch)
     job_id = place.submit()
     until(place, job_id, JobStatus.RUNNING)
@@ -45,7 +45,7 @@ def running(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest) -> None:
-    """The id of the job is printed, or with JSON the operation as well."""
+    """The job's id is printed; with JSON also the operation."""
     result = penstock(
         place,
         *("submit", "small", "--name=The rooms", "--parallelism=3", "--batch-interval=250"),
@@ -68,7 +68,7 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
 
 
 def test_the_scaling_policy_is_heeded_or_not(place: ServedRest) -> None:
-    """As who submits the job says; `info` shows it with the last decision."""
+    """The submitter decides; `info` shows the policy with its last decision."""
     place.define("scaled", "scaling: {max_tasks: 4}")
     for more, policy, shown in (
         ((), {"max_tasks": 4}, "max_tasks=4; no decision yet"),
@@ -84,7 +84,7 @@ def test_the_scaling_policy_is_heeded_or_not(place: ServedRest) -> None:
 
 
 def test_a_server_takes_no_code(place: ServedRest) -> None:
-    """A file is refused with the definitions that there are, and options that only a definition has do not exist."""
+    """A file is refused with the list of definitions; options reserved for definitions do not exist."""
     file = place.root / "job.py"
     file.write_text("")
     refused(penstock(place, "submit", file), "A server takes no code")
@@ -106,7 +106,7 @@ def test_a_server_takes_no_code(place: ServedRest) -> None:
 
 
 def test_jobs_are_listed(place: ServedRest) -> None:
-    """Those that are not over, or all, or those with a status; as a table or as JSON."""
+    """Either jobs that have not ended, all jobs, or those with a status; as a table or as JSON."""
     assert "No jobs are running" in penstock(place, "list").stderr
     job_id, over = place.submit(), place.submit(name="[old]")
     lines = penstock(place, "list").stdout.splitlines()
@@ -120,7 +120,7 @@ def test_jobs_are_listed(place: ServedRest) -> None:
 
 
 def test_a_job_is_found_by_id_name_or_beginning(place: ServedRest) -> None:
-    """One that is not clear is told with those that it may be."""
+    """The error for an ambiguous one lists the matches."""
     one = place.submit(name="rooms")
     two = place.submit(name="halls")
     for called in (one, "rooms", one[:-3]):
@@ -135,7 +135,7 @@ def test_a_job_is_found_by_id_name_or_beginning(place: ServedRest) -> None:
 
 
 def test_a_job_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its status with the reason, settings, runs, and how it is going."""
+    """Shown are status and reason, settings, runs, and progress."""
     job_id = running(place, monkeypatch)
     text = penstock(place, "info", job_id).stdout
     for part in ("RUNNING since", "small", "by admin-person", "micro-batch 7"):
@@ -150,7 +150,7 @@ def test_a_job_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_job_is_paused_resumed_rescaled_stopped_with_a_savepoint(
     place: ServedRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command waits until it is so."""
+    """Each command waits until the status is reached."""
     job_id = running(place, monkeypatch)
     assert "is paused" in penstock(place, "pause", job_id).stderr
     assert place.service.get(job_id).status is JobStatus.PAUSED
@@ -171,7 +171,7 @@ def test_a_job_is_paused_resumed_rescaled_stopped_with_a_savepoint(
 
 
 def test_a_job_is_canceled_and_goes_on_in_another(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On its checkpoint."""
+    """The other job uses its checkpoint."""
     job_id = running(place, monkeypatch)
     canceled = penstock(place, "cancel", job_id)
     assert (canceled.exit_code, "is canceled" in canceled.stderr) == (0, True)
@@ -182,7 +182,7 @@ def test_a_job_is_canceled_and_goes_on_in_another(place: ServedRest, monkeypatch
 
 
 def test_an_operation_need_not_be_waited_for(place: ServedRest) -> None:
-    """Its id is printed; one that is not done in time, or fails, is exit code 1."""
+    """Its id is printed; a timeout or failure gives exit code 1."""
     job_id = place.submit()
     printed = penstock(place, "cancel", job_id, "--no-wait").stdout.strip()
     assert place.service.operation(printed).kind == "cancel"
@@ -192,14 +192,14 @@ def test_an_operation_need_not_be_waited_for(place: ServedRest) -> None:
 
 
 def test_a_savepoint_that_cannot_be_is_told(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reason of the server's task."""
+    """The reason is that of the server's task."""
     job_id = running(place, monkeypatch)
     refused(penstock(place, "savepoint", job_id), f"The savepoint of {job_id} failed", 1)
     assert told(penstock(place, "savepoint", job_id, "--list", "-ojson")) == []
 
 
 def test_places_are_not_for_clients(place: ServedRest) -> None:
-    """What names one is refused, and so is what goes with a server where a checkpoint is named."""
+    """A path from a client is refused, and so are server options for a checkpoint on disk."""
     job_id, folder = place.submit(), place.root
     refused(penstock(place, "stop", job_id, "--savepoint-path=/tmp/x"), "--savepoint-path names a place")
     refused(penstock(place, "savepoint", job_id, "--to=/tmp/x"), "--to names a place")
@@ -218,7 +218,7 @@ def test_places_are_not_for_clients(place: ServedRest) -> None:
 
 
 def test_what_a_run_prints_is_shown_and_followed(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of it, then what comes, whole characters at a time, into the next run."""
+    """It shows the tail, then new output, in whole characters, and follows into the next run."""
     job_id = running(place, monkeypatch)
     path = place.home.run(job_id, 1) / "output.log"
     path.write_text("one\ntwo\n")
@@ -251,7 +251,7 @@ def follow(place: ServedRest, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_events_are_listed_and_followed(place: ServedRest) -> None:
-    """Of one job or of the server, newest last, then as they come."""
+    """Events are those of one job or of the server, newest last; new ones follow."""
     job_id = place.submit()
     other = place.submit()
     lines = penstock(place, "events").stdout.splitlines()
@@ -270,7 +270,7 @@ def test_events_are_listed_and_followed(place: ServedRest) -> None:
 
 
 def with_control(place: ServedRest) -> str:
-    """A job that takes commands, with the receipts of two."""
+    """Return a job that takes commands, with the receipts of two."""
     job_id = place.submit()
     made = make_checkpoint(place.service.checkpoint(job_id))
     write_receipts(made, 1, receipts("good", "APPLIED", 1, keys=2, key_groups=1, details='{"a":[1]}'))
@@ -279,7 +279,7 @@ def with_control(place: ServedRest) -> str:
 
 
 def test_commands_are_sent_and_told(place: ServedRest) -> None:
-    """As on a checkpoint, in the name of the user who asks."""
+    """It works as on a checkpoint, and records the user who sends."""
     job_id = with_control(place)
     sent = penstock(
         place,
@@ -305,7 +305,7 @@ def test_commands_are_sent_and_told(place: ServedRest) -> None:
 
 
 def test_a_final_receipt_is_awaited(place: ServedRest) -> None:
-    """Its exit code tells which; without one in time it is 5."""
+    """The exit code shows its status; without one by the timeout it is 5."""
     job_id = with_control(place)
     checkpoint = place.service.checkpoint(job_id)
     send = ("control", "send", job_id, "--kind=pause", "--target=heat", "--wait")
@@ -321,7 +321,7 @@ def test_a_final_receipt_is_awaited(place: ServedRest) -> None:
 
 
 def test_no_server_a_dead_one_and_a_wrong_token_are_told(place: ServedRest) -> None:
-    """With what to do; no token is ever printed."""
+    """The message says what to do; no token is ever printed."""
     nobody = {"PENSTOCK_SERVER": "", "PENSTOCK_TOKEN": ""}
     home = f"--home={place.root}"
     refused(penstock(place, "list", home, **nobody), "Start one with penstock serve", 3)
@@ -337,7 +337,7 @@ def test_no_server_a_dead_one_and_a_wrong_token_are_told(place: ServedRest) -> N
 
 
 def test_the_home_names_the_server(place: ServedRest) -> None:
-    """Without any variable."""
+    """No variable is needed."""
     token = place.environment()["PENSTOCK_TOKEN"]
     (place.root / "server.json").write_text(json.dumps({"url": place.url, "token": token}))
     nothing = {"PENSTOCK_SERVER": "", "PENSTOCK_TOKEN": ""}
@@ -354,7 +354,9 @@ def completed(place: ServedRest, *words: str, **variables: str) -> set[str]:
 
 
 def test_jobs_and_definitions_are_completed(place: ServedRest) -> None:
-    """From the server that the line names; without one nothing is offered, and nothing is said."""
+    """Completions come from the server that the command line names; without a server there are none, and no
+    message.
+    """
     job_id = place.submit(name="rooms")
     assert completed(place, "cancel", "ro") == {"rooms", job_id}
     assert completed(place, "stop", job_id[:-2]) == {job_id}
@@ -366,7 +368,7 @@ def test_jobs_and_definitions_are_completed(place: ServedRest) -> None:
 
 
 def test_help_and_checkpoints_load_no_web_client(place: ServedRest) -> None:
-    """So that they are no slower than before."""
+    """So they are as fast as before."""
     checkpoint = make_checkpoint(place.root / "checkpoint")
     codes, modules = loaded_by(["--help"], ["control", "history", checkpoint])
     assert codes == [0, 0]
@@ -374,7 +376,7 @@ def test_help_and_checkpoints_load_no_web_client(place: ServedRest) -> None:
 
 
 def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As tables, as JSON, and going on; none before the first micro-batch."""
+    """Output is tables, JSON, or continuous; none before the first micro-batch."""
     job_id = place.submit()
     empty = penstock(place, "metrics", job_id)
     assert (empty.exit_code, "has no metrics yet" in empty.stdout) == (0, True), empty.output
@@ -420,7 +422,7 @@ def test_metrics_are_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
 def test_a_folder_called_like_a_job_does_not_stand_in_its_way(
     place: ServedRest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of its project, where one works; only a checkpoint of that name is meant instead."""
+    """A project's folder may have the job's name; only a checkpoint of that name takes precedence."""
     job_id = place.submit(name="rooms")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rooms" / "state").mkdir(parents=True)
@@ -435,7 +437,7 @@ def test_a_folder_called_like_a_job_does_not_stand_in_its_way(
 
 
 def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
-    """Its parts with what each reads, once a start has described them."""
+    """It has the parts and their inputs, once a start has described them."""
     job_id = place.submit()
     assert told(penstock(place, "info", job_id, "-ojson"))["plan"] is None
     assert "step 0" not in penstock(place, "info", job_id).stdout
@@ -452,7 +454,7 @@ def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
 
 
 def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
-    """By the policy of the definition, where that has one."""
+    """It uses the definition's policy, if there is one."""
     place.define("scaled", "scaling:\n  max_tasks: 8")
     at = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
     for definition in ("small", "scaled"):

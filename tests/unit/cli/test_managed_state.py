@@ -1,4 +1,4 @@
-"""`penstock state` and `penstock savepoint` on a job of a server: a key, a dump that is fetched, what is deleted."""
+"""`penstock state` and `penstock savepoint` on a server's job: a key, a downloaded dump, and deletions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.server.service.state_reader import Question
 from penstock.server.service.state_reader_client import StateReader
 from penstock.snapshots.snapshot_reader import verify
 
-# Stands in for `penstock.cli` of the server's task: writes a dump where it is told to.
+# Replaces `penstock.cli` in the server's task: writes a dump to the given place.
 TASK = """
 import json, shutil, sys
 place = sys.argv[sys.argv.index("--to") + 1]
@@ -35,7 +35,7 @@ print(json.dumps({"kind": "dump", "id": "drawn-7", "uri": place, "rows": 11}))
 
 
 def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Into a new folder here, whole; the server keeps none."""
+    """It is written completely to a new local folder; the server keeps none."""
     made = place.root / "made"
     snapshot(made, "csv")
     monkeypatch.setattr(operations, "_CLI", (sys.executable, "-c", TASK.replace("MADE", repr(str(made)))))
@@ -68,7 +68,7 @@ def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the server has it, which may take more than one look; what is too much is not shown."""
+    """The command polls until the server has the answer; large values are cut."""
     asked: list[Question] = []
 
     def ask(self: StateReader, question: Question) -> KeyPage:
@@ -102,7 +102,7 @@ def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_query_is_answered_by_the_server(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its limits; an error of the query is shown with its position."""
+    """Its limits apply; a query error is shown with its position."""
     asked: list[QueryWanted] = []
 
     def ask(self: QueryClient, wanted: QueryWanted) -> AnswerContent:

@@ -28,7 +28,7 @@ from penstock.metrics.latency import Latency
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A checkpoint of a job that has ended, with two micro-batches, events and receipts."""
+    """Return the checkpoint of a job that has ended, with two micro-batches, events and receipts."""
     made = make_checkpoint(tmp_path / "checkpoint")
     Checkpoint(made).begin(Lineage("abc", "rooms", 8, 2, ("visits",)))
     writer = BatchMetricsWriter(made)
@@ -85,7 +85,7 @@ def penstock_(*arguments: str | Path, code: int = 0) -> Result:
 
 
 def interrupted_after(looks: int, between: Callable[[int], None]) -> Callable[[float], None]:
-    """In the place of the sleep of one module: does something between two looks, and then Ctrl-C is pressed."""
+    """Replace a module's sleep: do something between two polls, and then raise Ctrl-C."""
     count = 0
 
     def sleep(seconds: float) -> None:
@@ -99,7 +99,7 @@ def interrupted_after(looks: int, between: Callable[[int], None]) -> Callable[[f
 
 
 def test_metrics_as_tables(checkpoint: Path) -> None:
-    """What there is to know of the newest micro-batch, and rates: of a job that has ended those at its end."""
+    """They show the newest micro-batch, and rates; for a job that has ended, those at its end."""
     text = penstock_("metrics", checkpoint).stdout
     for part in (
         "rooms (rooms-1), not running",
@@ -120,7 +120,7 @@ def test_metrics_as_tables(checkpoint: Path) -> None:
 
 
 def test_metrics_as_json(checkpoint: Path) -> None:
-    """One line, with the metrics as they were written."""
+    """It is one line, with the metrics as stored."""
     found = json.loads(penstock_("metrics", checkpoint, "-o", "json").stdout)
     assert found.keys() == {"running", "rates", "metrics"}
     assert found["running"] is False
@@ -135,7 +135,7 @@ def test_metrics_as_json(checkpoint: Path) -> None:
 
 
 def test_metrics_for_prometheus(checkpoint: Path) -> None:
-    """In its text format; of a job that does not run, which it tells."""
+    """The format is Prometheus' text format, and it shows that the job does not run."""
     text = penstock_("metrics", checkpoint, "-o", "prometheus").stdout
     values = {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples}
     assert values["penstock_running"] == 0
@@ -145,7 +145,7 @@ def test_metrics_for_prometheus(checkpoint: Path) -> None:
 
 
 def test_metrics_of_a_job_without_metrics(tmp_path: Path) -> None:
-    """It has done no micro-batch yet; a folder that is no checkpoint is an error."""
+    """It has run no micro-batch yet; a folder that is no checkpoint is an error."""
     Checkpoint(tmp_path).begin(Lineage("abc", "rooms", 8, 2, ("visits",)))
     assert "has no metrics yet" in penstock_("metrics", tmp_path).stdout.replace("\n", " ")
     assert json.loads(penstock_("metrics", tmp_path, "-o", "json").stdout)["metrics"] is None
@@ -156,7 +156,7 @@ def test_metrics_of_a_job_without_metrics(tmp_path: Path) -> None:
 
 
 def test_watching_as_lines(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first line, metrics as they are written, until Ctrl-C."""
+    """After the first line, new metrics follow until Ctrl-C."""
     writer = BatchMetricsWriter(checkpoint)
     sleep = interrupted_after(2, lambda look: writer.append(metrics(2 + look)))
     monkeypatch.setattr(penstock.cli.checkpoint_job, "time", SimpleNamespace(sleep=sleep))
@@ -166,7 +166,7 @@ def test_watching_as_lines(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_watching_as_tables(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal the tables are printed again when there is something new."""
+    """Without a terminal the tables are printed again when something changes."""
     writer = BatchMetricsWriter(checkpoint)
     sleep = interrupted_after(4, lambda look: writer.append(metrics(2)) if look == 1 else None)
     monkeypatch.setattr(penstock.cli.metrics_tables, "time", SimpleNamespace(sleep=sleep))
@@ -176,7 +176,7 @@ def test_watching_as_tables(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_events_as_text(checkpoint: Path) -> None:
-    """A line each, newest last, with those that receipts tell."""
+    """One line per event, newest last, including events from receipts."""
     lines = penstock_("events", checkpoint).stdout.splitlines()
     assert [line.split()[:3] for line in lines] == [
         ["2026-01-02T03:04:05.000Z", "started", "ann"],
@@ -198,7 +198,7 @@ def test_events_as_json(checkpoint: Path) -> None:
 
 
 def test_events_are_followed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind those that are there, until Ctrl-C."""
+    """New events follow the existing ones, until Ctrl-C."""
     from penstock.jobs import events
 
     sleep = interrupted_after(2, lambda look: record_event(checkpoint, event(20 + look, "dump")))
@@ -208,7 +208,7 @@ def test_events_are_followed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_checkpoint_may_be_in_the_environment(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for the commands of control."""
+    """The variable works as for `penstock control`."""
     monkeypatch.setenv("PENSTOCK_CHECKPOINT", str(checkpoint))
     assert json.loads(penstock_("metrics", "-o", "json").stdout)["metrics"]["batch"] == 1
     assert len(penstock_("events").stdout.splitlines()) == 3

@@ -1,4 +1,4 @@
-"""The commands of models: what they send, what they list, and what they refuse."""
+"""The `penstock models` commands: what they send, list and refuse."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COUNTS = {
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Of a job with the model `fraud` in one step, and `churn` in two."""
+    """Return the checkpoint of a job with the model `fraud` in one step, and `churn` in two."""
     folder = make_checkpoint(tmp_path / "checkpoint")
     steps = {
         "score": StepEntry("string", KINDS, (), ("fraud-policy",), models=("fraud", "churn")),
@@ -62,7 +62,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def sent(checkpoint: Path) -> dict[str, Any]:
-    """The only command that waits."""
+    """Return the only pending command."""
     (path,) = (checkpoint / "commands").glob("*.jsonl")
     command = json.loads(path.read_text())
     path.unlink()
@@ -71,7 +71,7 @@ def sent(checkpoint: Path) -> dict[str, Any]:
 
 
 def test_the_list_compares_versions(checkpoint: Path) -> None:
-    """A shadow agrees in a share of the records; the scores of another version drift."""
+    """A shadow shows its agreement; another version shows drift."""
     fraud, *others = told(typed("models", "list", checkpoint, "-o", "json"))
     assert [(found["step"], found["model"], found["versions"]) for found in others] == [
         ("score", "churn", []),
@@ -86,7 +86,7 @@ def test_the_list_compares_versions(checkpoint: Path) -> None:
 
 
 def test_a_policy_is_shown_and_set(checkpoint: Path) -> None:
-    """As a setting of the step."""
+    """It is a setting of the step."""
     assert told(typed("models", "policy", checkpoint, "fraud", "-o", "json")) == {"max_drift": 0.2}
     assert "max_drift" in typed("models", "policy", checkpoint, "fraud").output
     typed("models", "policy", checkpoint, "fraud", '{"max_drift": 0.1}')
@@ -98,7 +98,7 @@ def test_a_policy_is_shown_and_set(checkpoint: Path) -> None:
 
 
 def test_a_file_here_is_loaded_with_its_hash(checkpoint: Path, tmp_path: Path) -> None:
-    """With its sample, for the step that declares the model."""
+    """The command has its sample, and is for the step that declares the model."""
     path = tmp_path / "2.onnx"
     path.write_bytes(b"model")
     sample = tmp_path / "sample.json"
@@ -122,7 +122,7 @@ REFUSED = b'{"refusal": "it is a pickle"}'
 
 
 def test_a_version_is_examined_while_its_findings_count(checkpoint: Path) -> None:
-    """Those of a good one count as long as its content is there."""
+    """Findings of a valid version count as long as its content is there."""
     models = checkpoint / "models"
     (models / "findings").mkdir(parents=True)
 
@@ -151,7 +151,7 @@ def test_a_version_is_examined_while_its_findings_count(checkpoint: Path) -> Non
 def test_a_load_that_waits_waits_for_the_examination(
     name: str, content: bytes, said: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the job, since it can be validated only then; after a while it says so."""
+    """The version can be validated only after the examination beside the job; a timeout is reported."""
     path = tmp_path / "1.onnx"
     path.write_bytes(b"model")
 
@@ -172,7 +172,7 @@ def test_a_load_that_waits_waits_for_the_examination(
 def test_a_validation_that_waits_is_sent_when_the_version_is_examined(
     version: str, is_known: bool, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that nobody has loaded is not waited for."""
+    """A version that nobody has loaded is not waited for."""
     steps = []
 
     def looks(*_: object) -> None:
@@ -183,7 +183,7 @@ def test_a_validation_that_waits_is_sent_when_the_version_is_examined(
     def is_sent(*_: object) -> None:
         steps.append("sent")
 
-    # Not the module's own function, which other threads call, too.
+    # Not the module's own function, which other threads use too.
     monkeypatch.setattr("penstock.cli.models.time", SimpleNamespace(sleep=looks, monotonic=time.monotonic))
     monkeypatch.setattr("penstock.cli.models.send_and_wait", is_sent)
     typed("models", "change", checkpoint, "validate", "fraud", version, "--wait")
@@ -202,7 +202,7 @@ def test_a_validation_that_waits_is_sent_when_the_version_is_examined(
     ],
 )
 def test_a_change_is_a_command(words: tuple[str, ...], order: dict[str, Any], checkpoint: Path) -> None:
-    """With a payload that the job takes."""
+    """The job accepts its payload."""
     typed("models", "change", checkpoint, *words)
     assert sent(checkpoint) == {"step": "score", "model": "fraud", **order}
 
@@ -223,7 +223,7 @@ def test_a_change_is_a_command(words: tuple[str, ...], order: dict[str, Any], ch
     ],
 )
 def test_what_cannot_be_meant_is_refused(words: tuple[str, ...], said: str, checkpoint: Path) -> None:
-    """Before anything is sent."""
+    """The error comes before anything is sent."""
     verb, *rest = words
     refused(typed("models", verb, checkpoint, *rest), said)
     assert list((checkpoint / "commands").iterdir()) == []

@@ -1,4 +1,4 @@
-"""`penstock rescale` on a job that is stopped: a run that may still be at work elsewhere loses the checkpoint."""
+"""`penstock rescale` on a stopped job: a run that may still work elsewhere loses the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import FencedError
 
 
 def test_a_run_elsewhere_is_fenced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where locks do not reach, it would commit to a checkpoint that was changed behind it."""
+    """Where locks have no effect, it might commit to the rescaled checkpoint."""
     checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
     checkpoint.begin(Lineage("lineage", "job", 8, 2, ("readings",)))
     elsewhere = Ownership.take(checkpoint.folder)

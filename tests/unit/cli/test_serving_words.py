@@ -1,4 +1,4 @@
-"""What `penstock serve` prints at its start: what lets somebody in is for terminals only."""
+"""What `penstock serve` prints at its start: credentials appear on terminals only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTED = Started("http://127.0.0.1:8081", f"http://127.0.0.1:8081/login?token={
 
 @pytest.mark.parametrize("output", Output)
 def test_a_log_has_no_token(output: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file, a pipe or the journal of a service is read by others; the home is not, and is named."""
+    """Others may read a file, a pipe or a service's journal; they may not read the home, which is named."""
     _print_address(STARTED, output, tmp_path / "home")
     printed = capsys.readouterr()
     assert TOKEN not in printed.out + printed.err
@@ -29,7 +29,7 @@ def test_a_log_has_no_token(output: Output, tmp_path: Path, capsys: pytest.Captu
 def test_a_terminal_has_the_url_to_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who sits there is the owner."""
+    """A terminal's user is the owner."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     _print_address(STARTED, Output.text, tmp_path)
     assert STARTED.login in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The commands of state, with stored states in place of Spark's: what they print, and their exit codes."""
+"""The `penstock state` commands with stored states in place of Spark's: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def job_file(
 
 @pytest.fixture
 def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
-    """A checkpoint that Spark is not needed for."""
+    """Return a checkpoint that can be read without Spark."""
 
     @contextlib.contextmanager
     def no_session(**more: Any) -> Iterator[None]:  # as a session
@@ -75,7 +75,7 @@ def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
 
 
 def changed(place: Path, form: str = "csv") -> None:
-    """A snapshot of other limits than those of the rooms: one more, one less, one another."""
+    """Return a snapshot with other limits than the rooms': one added, one removed, one changed."""
     rows = {key: {"limit": key * 2} for key in range(1, 11)} | {5: {"limit": -1}}
     states = {"limit": ps.ValueState(int), "factor": ps.Setting(float)}
     job = StoredJob(JobWith([StepWith(states, (int,), [rows, {}], {"factor": {None: 0.5}})], 4), 1)
@@ -83,7 +83,7 @@ def changed(place: Path, form: str = "csv") -> None:
 
 
 def test_ls_lists_steps_and_states(rooms: Rooms) -> None:
-    """As a table, or as JSON; with the number of keys."""
+    """The output is a table or JSON, with the number of keys."""
     text = penstock("state", "ls", rooms.folder)
     assert text.exit_code == 0
     lines = [line.split() for line in text.stdout.splitlines() if "limit" in line or "factor" in line]
@@ -104,12 +104,12 @@ def test_ls_lists_steps_and_states(rooms: Rooms) -> None:
 
 
 def started(**more: Any) -> NoReturn:
-    """In place of a session."""
+    """Replace a session."""
     raise AssertionError("Spark is started")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By all commands that want one, before they start Spark."""
+    """All commands that need one refuse it before they start Spark."""
 
     monkeypatch.setattr(reading_session, "reading_session", started)
     for arguments in (
@@ -130,7 +130,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_not_committed_is_refused(
     rooms: Rooms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also before Spark starts, and nothing is made."""
+    """It is refused before Spark starts, and nothing is created."""
     monkeypatch.setattr(reading_session, "reading_session", started)
     dump = ("state", "dump", rooms.folder, f"--to={tmp_path / 'd'}")
     refused(penstock(*dump, "--batch=7"), "does not keep the state after micro-batch 7; it keeps 0 to 2.")
@@ -144,7 +144,7 @@ def test_what_is_not_committed_is_refused(
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow"])
 def test_equal_snapshots_have_no_difference(tmp_path: Path, form: str) -> None:
-    """Whatever their formats: the exit code is 0."""
+    """The formats may differ; the exit code is 0."""
     snapshot(tmp_path / "a", "csv")
     snapshot(tmp_path / "b", form)
     result = penstock("state", "diff", tmp_path / "a", tmp_path / "b")
@@ -155,7 +155,7 @@ def test_equal_snapshots_have_no_difference(tmp_path: Path, form: str) -> None:
 
 
 def test_differences_are_counted_and_shown(tmp_path: Path) -> None:
-    """The exit code is 1; what is in one of the two only is named."""
+    """The exit code is 1; states in only one of the two are named."""
     snapshot(tmp_path / "a", "csv")
     changed(tmp_path / "b", "parquet")
     result = penstock("state", "diff", tmp_path / "a", tmp_path / "b", "--samples=1")
@@ -188,7 +188,7 @@ def test_differences_are_counted_and_shown(tmp_path: Path) -> None:
 
 
 def test_a_sound_snapshot_is_verified(tmp_path: Path) -> None:
-    """And said to be."""
+    """The output says so."""
     snapshot(tmp_path / "a", "arrow")
     result = penstock("state", "verify", tmp_path / "a")
     assert result.exit_code == 0
@@ -198,7 +198,7 @@ def test_a_sound_snapshot_is_verified(tmp_path: Path) -> None:
 
 
 def test_an_edited_dump_is_a_defect_until_it_is_accepted(tmp_path: Path) -> None:
-    """Every row is checked then; savepoints are never edited."""
+    """With acceptance every row is checked; savepoints may never be edited."""
     snapshot(tmp_path / "a", "csv")
     (part, *_) = sorted((tmp_path / "a").glob("**/limit/part-*.csv"))
     original = part.read_text()
@@ -224,7 +224,7 @@ def test_an_edited_dump_is_a_defect_until_it_is_accepted(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["savepoint", "dump", "checkpoint"])
 def test_a_plan_says_what_becomes_of_each_state(tmp_path: Path, rooms: Rooms, kind: str) -> None:
-    """From anything that a job may begin from. The exit code is 1 when it would be refused."""
+    """This works for anything that a job can start from. The exit code is 1 if the start would be refused."""
     source = rooms.folder
     if kind != "checkpoint":
         source = tmp_path / kind
@@ -253,7 +253,7 @@ def test_a_plan_says_what_becomes_of_each_state(tmp_path: Path, rooms: Rooms, ki
 
 
 def test_a_plan_needs_a_job_and_a_source(tmp_path: Path) -> None:
-    """The message says which of them is not there."""
+    """The message says which is missing."""
     snapshot(tmp_path / "sp", "arrow")
     refused(
         penstock("state", "plan", tmp_path / "none.py", f"--from={tmp_path / 'sp'}"), "There is no job file"
@@ -264,7 +264,7 @@ def test_a_plan_needs_a_job_and_a_source(tmp_path: Path) -> None:
 
 
 def test_savepoints_are_listed_and_deleted(tmp_path: Path) -> None:
-    """Also where the checkpoint is gone; an unknown id is told with those that are known."""
+    """This works also where the checkpoint is gone; the error for an unknown id lists the known ones."""
     checkpoint = tmp_path / "cp"
     none = penstock("savepoint", checkpoint, "--list", "-ojson")
     assert (none.exit_code, none.stdout) == (0, "[]\n")
@@ -297,7 +297,7 @@ def test_a_job_that_does_not_run_cannot_be_stopped(rooms: Rooms) -> None:
 
 
 def test_a_job_that_does_not_run_is_rescaled_in_its_checkpoint(rooms: Rooms) -> None:
-    """And it is told what came of it; what cannot be is refused with the reason."""
+    """The result is reported; an invalid request is refused with the reason."""
     refused(penstock("rescale", rooms.folder, "--parallelism=5"), "it must be from 1 to 4")
     assert penstock("rescale", rooms.folder, "--parallelism=0").exit_code == 2
     rooms.commit(2, planned=3)
@@ -317,7 +317,7 @@ def test_a_job_that_does_not_run_is_rescaled_in_its_checkpoint(rooms: Rooms) -> 
 
 
 def test_a_dump_and_a_savepoint_are_told_with_what_they_hold(rooms: Rooms, tmp_path: Path) -> None:
-    """Where they are or their id on stdout, the rest on stderr; a place is used once."""
+    """The place or the id is on stdout, the rest on stderr; a place cannot be reused."""
     first = penstock("state", "dump", rooms.folder, f"--to={tmp_path / 'd'}", "--format=jsonl")
     assert (first.exit_code, first.stdout) == (0, f"{tmp_path / 'd'}\n")
     assert "step 0/limit: 10 rows" in first.stderr
@@ -344,7 +344,7 @@ def test_a_dump_and_a_savepoint_are_told_with_what_they_hold(rooms: Rooms, tmp_p
 
 
 def test_the_state_of_one_key_is_shown(rooms: Rooms) -> None:
-    """The exit code is 1 when there is none, 2 when there cannot be."""
+    """The exit code is 1 if there is none, 2 for an invalid key."""
     text = penstock("state", "get", rooms.folder, "--step=step 0", "--key=3")
     assert (text.exit_code, text.stdout) == (0, "limit: 6\n")
     found = penstock("state", "get", rooms.folder, "--step=step 0", "--key=3", "-ojson")
@@ -362,7 +362,7 @@ def test_the_state_of_one_key_is_shown(rooms: Rooms) -> None:
 
 
 def test_commands_that_need_no_spark_do_not_load_it(tmp_path: Path) -> None:
-    """Which would take a second."""
+    """Importing it would take a second."""
     snapshot(tmp_path / "cp.savepoints" / "a", "arrow")
     snapshot(tmp_path / "b", "csv")
     (tmp_path / "cp").mkdir()
@@ -379,13 +379,13 @@ def test_commands_that_need_no_spark_do_not_load_it(tmp_path: Path) -> None:
 
 
 def test_what_the_rooms_hold_is_what_the_other_tests_say() -> None:
-    """Ten keys, in two slots."""
+    """There are ten keys, in two slots."""
     stored = stored_rooms()
     assert len(stored.expected["step 0/limit"][1]) == 10
 
 
 def test_distributions_are_drawn(tmp_path: Path) -> None:
-    """As a picture that is well-formed, with a panel for each column with numbers; and told as JSON."""
+    """The picture is well-formed, with a panel for each numeric column; JSON is available too."""
     snapshot(tmp_path / "a", "csv")
     changed(tmp_path / "b", "parquet")
     picture = tmp_path / "moved.svg"
@@ -401,7 +401,7 @@ def test_distributions_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_query_reads_a_job_or_a_dump(rooms: Rooms, tmp_path: Path) -> None:
-    """The state of a job after its newest micro-batch, and a snapshot by its place; errors are sentences."""
+    """It reads a job's state after its newest micro-batch, or a snapshot by path; errors are sentences."""
     query = 'select count(*) as rooms, min("limit") is null as none from state."step 0"'
     found = penstock("query", rooms.folder, query, "-ojson")
     assert found.exit_code == 0, found.stderr

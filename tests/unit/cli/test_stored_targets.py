@@ -1,4 +1,4 @@
-"""Commands on a checkpoint that is on an object store: they reach the run on this machine, or say where to go."""
+"""Commands on a checkpoint on an object store: they reach the run on this machine, or say where to go."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_command_reaches_the_run_on_this_machine() -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelledStore:
-    """The store, where a run on another machine has put its checkpoint."""
+    """Return the store with the checkpoint of a run on another machine."""
     store = ModelledStore()
     there = tmp_path / "there"
     there.mkdir()
@@ -54,7 +54,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelledStore:
 
 @pytest.mark.parametrize("left", [True, False])
 def test_without_a_run_here_a_copy_is_read(elsewhere: ModelledStore, left: bool) -> None:
-    """What an earlier run has left may be older than the checkpoint. Nothing of the copy stays."""
+    """Local remains of an earlier run may be older than the checkpoint. The copy is removed."""
     if left:
         Checkpoint.open(str(working_folder(URI))).begin(Lineage("lineage", "old", 8, 2, ("readings",)))
     before = dict(elsewhere.objects)
@@ -78,7 +78,7 @@ def test_a_checkpoint_that_is_not_there_is_told(elsewhere: ModelledStore) -> Non
 
 
 def test_a_working_folder_is_not_rescaled_by_itself() -> None:
-    """Its store would know nothing of it."""
+    """Its store would not learn of the change."""
     folder = working_folder(URI)
     Checkpoint.open(str(folder)).begin(Lineage("lineage", "job", 8, 2, ("readings",)))
     note_home(folder, URI)

@@ -1,4 +1,4 @@
-"""`penstock list` and `penstock cancel` in a home where no server works."""
+"""`penstock list` and `penstock cancel` in a home without a running server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.server.server import Started
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RestPlace]:
-    """A home with two jobs at work, whose server has ended."""
+    """Return a home with two working jobs, whose server has ended."""
     monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
     made = RestPlace(tmp_path)
     made.define("other", "restart: none")
@@ -54,7 +54,7 @@ def penstock(place: RestPlace, *arguments: str) -> Any:
 
 @pytest.mark.parametrize("leaves_address", [False, True])
 def test_a_job_is_seen_and_ended_without_a_server(place: RestPlace, leaves_address: bool) -> None:
-    """Also when the server was killed and has left its address; others are left alone."""
+    """This holds also if the server was killed and left its address; other jobs are not affected."""
     one, other = started_jobs(place)
     if leaves_address:
         gone = Started("http://127.0.0.1:1", "", "token", 2**22 + 1)
@@ -76,7 +76,7 @@ def test_a_job_is_seen_and_ended_without_a_server(place: RestPlace, leaves_addre
 
 
 def test_an_unknown_job_is_told(place: RestPlace) -> None:
-    """As a server tells it."""
+    """The message equals a server's."""
     started_jobs(place)
     refused = penstock(place, "cancel", "none-such")
     assert refused.exit_code == 2
@@ -84,7 +84,7 @@ def test_an_unknown_job_is_told(place: RestPlace) -> None:
 
 
 def test_a_home_without_jobs_needs_a_server(tmp_path: Path) -> None:
-    """There is nothing to see in it."""
+    """Without jobs there is nothing to list."""
     nothing = {"PENSTOCK_SERVER": "", "PENSTOCK_TOKEN": ""}
     told = CliRunner(env=nothing).invoke(app, ["list", "--home", str(tmp_path)])
     assert told.exit_code == 3

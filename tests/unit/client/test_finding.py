@@ -1,4 +1,4 @@
-"""Which server is asked, and that its token goes nowhere else."""
+"""Which server a client uses, and that its token goes nowhere else."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def home_with(folder: Path, url: str = URL, token: str = "the-token-of-the-home"
 
 
 def test_without_a_name_it_is_the_server_of_the_home(tmp_path: Path) -> None:
-    """With the token in its file, and not that of the environment, which belongs to another server."""
+    """The token comes from the home's file, not from the environment, which belongs to another server."""
     found = find_server(None, home_with(tmp_path), None, {"PENSTOCK_TOKEN": "other"})
     assert found == Address(URL, "the-token-of-the-home")
     assert "the-token-of-the-home" not in repr(found)
 
 
 def test_a_name_wins_over_the_environment_and_that_over_the_home(tmp_path: Path) -> None:
-    """The token of the environment goes with either."""
+    """Either uses the token of the environment."""
     home = home_with(tmp_path)
     variables = {"PENSTOCK_SERVER": "https://one:1", "PENSTOCK_TOKEN": "t"}
     assert find_server(None, home, Path("ca.pem"), variables) == Address("https://one:1", "t", Path("ca.pem"))
@@ -53,7 +53,7 @@ def test_a_name_wins_over_the_environment_and_that_over_the_home(tmp_path: Path)
 def test_what_would_give_a_token_away_is_refused(
     tmp_path: Path, named: str, variables: dict[str, str], told: str
 ) -> None:
-    """With a sentence that does not have it."""
+    """The message does not have the token."""
     with pytest.raises(AddressError) as error:
         find_server(named, home_with(tmp_path), None, variables)
     assert told in str(error.value)
@@ -62,7 +62,7 @@ def test_what_would_give_a_token_away_is_refused(
 
 @pytest.mark.parametrize("content", [None, "not json", '{"url": 1}'])
 def test_no_server_is_told_with_what_to_do(tmp_path: Path, content: str | None) -> None:
-    """Also where its file is broken."""
+    """A broken address file counts as none."""
     if content is not None:
         (tmp_path / "server.json").write_text(content)
     with pytest.raises(NoServerError, match="Start"):

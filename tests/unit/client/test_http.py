@@ -1,4 +1,4 @@
-"""Asking a server: what is sent again, what is not followed, and what errors become."""
+"""HTTP requests to a server: which are retried, that redirects are not followed, and how errors are raised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answer = tuple[int, dict[str, str], bytes] | None
 
 
 class Scripted:
-    """A server that gives one answer after the other, None for a connection that breaks off, and keeps what came."""
+    """A server that gives a list of answers, None for a dropped connection, and records requests."""
 
     def __init__(self, answers: list[Answer]) -> None:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
@@ -45,7 +45,7 @@ class Scripted:
             do_GET = do_POST = do_PATCH = answer
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -77,7 +77,7 @@ def ok(body: bytes = b"{}", **headers: str) -> Answer:
 
 
 def test_a_change_is_sent_again_with_its_key(scripted: Callable[..., Scripted]) -> None:
-    """When the connection is lost, so that the server does it once; another change has another key."""
+    """The key makes the server carry it out once when the connection is lost; another change has another key."""
     place = scripted(None, ok(b'{"id": "op-1"}'), ok())
     with Server(Address(place.url, "t")) as server:
         assert server.change("POST", "/v1/jobs", {"definition": "rooms"}) == {"id": "op-1"}
@@ -88,7 +88,7 @@ def test_a_change_is_sent_again_with_its_key(scripted: Callable[..., Scripted]) 
 
 
 def test_it_gives_up_in_the_end(scripted: Callable[..., Scripted]) -> None:
-    """With a sentence that names the server and not the token."""
+    """The error names the server, without the token."""
     place = scripted(None, None, None)
     with Server(Address(place.url, "a-secret")) as server, pytest.raises(ExternalSystemError) as error:
         server.get("/v1/me")
@@ -98,7 +98,7 @@ def test_it_gives_up_in_the_end(scripted: Callable[..., Scripted]) -> None:
 
 
 def test_the_token_follows_no_redirect(scripted: Callable[..., Scripted]) -> None:
-    """To another host or the same one."""
+    """This goes for redirects to another host and to the same one."""
     thief = scripted(ok())
     place = scripted((307, {"Location": f"{thief.url}/v1/me"}, b""))
     with Server(Address(place.url, "t")) as server, pytest.raises(ServerFailedError, match="not followed"):
@@ -109,7 +109,7 @@ def test_the_token_follows_no_redirect(scripted: Callable[..., Scripted]) -> Non
 def test_the_token_goes_through_no_proxy(
     scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That the environment names."""
+    """The environment may name one."""
     proxy, place = scripted(ok()), scripted(ok(b'{"name": "ann"}'))
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, proxy.url)
@@ -132,13 +132,13 @@ def test_the_token_goes_through_no_proxy(
 def test_problems_become_errors(
     scripted: Callable[..., Scripted], answer: Answer, kind: type[Exception], told: str
 ) -> None:
-    """With the sentence of the server."""
+    """They have the server's message."""
     with Server(Address(scripted(answer).url, "t")) as server, pytest.raises(kind, match=told):
         server.get("/v1/me")
 
 
 def test_a_stream_goes_on_behind_the_last_event(scripted: Callable[..., Scripted]) -> None:
-    """When it breaks off, with nothing missed and nothing twice."""
+    """After a lost connection no event is missing or doubled."""
     place = scripted(
         ok(b'retry: 2000\n\nid: 4\nevent: event\ndata: {"id": 4}\n\n: still here\n\n'),
         None,
@@ -152,7 +152,7 @@ def test_a_stream_goes_on_behind_the_last_event(scripted: Callable[..., Scripted
 
 
 def test_a_stream_of_nobody_is_not_waited_for(scripted: Callable[..., Scripted]) -> None:
-    """Since a server that never answered will hardly come."""
+    """A server that has never answered is unlikely to start."""
     place = scripted()
     place.close()
     with (
@@ -163,7 +163,7 @@ def test_a_stream_of_nobody_is_not_waited_for(scripted: Callable[..., Scripted])
 
 
 def test_lists_come_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many pages they have; events, whose list has no end, too."""
+    """All pages are fetched; for events too, whose list has no end."""
     monkeypatch.setattr(http, "_PAGE", 3)
     place = ServedRest(tmp_path)
     try:

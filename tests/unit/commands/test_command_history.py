@@ -1,4 +1,4 @@
-"""Command histories: many commands one by one leave a checkpoint as small and quick as a few do."""
+"""Command histories: a long sequence of commands leaves a checkpoint as small and fast as a short one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from penstock.sources import found_files
 
 
 def test_a_life_of_commands_in_its_small_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what waits, the newest receipts and a short list of files stay; the JSON has its keys."""
+    """Only waiting commands, the newest receipts and a short list of files remain; the JSON has the
+    documented keys.
+    """
     monkeypatch.setattr(found_files, "_WORTHWHILE", 100)
     sizes = command_history.Sizes(commands=400, keys=20, timed=100, receipts_mb=1)
     result = json.loads(json.dumps(command_history.measure(sizes, tmp_path)))

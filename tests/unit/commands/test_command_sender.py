@@ -1,4 +1,4 @@
-"""Sending: what is written into a folder of commands, and where nothing can be sent."""
+"""Sending commands: what is written into a command folder, and where commands cannot be sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(command_id: str) -> Command:
 
 
 def test_commands_in_a_folder_are_read_in_the_order_in_which_they_were_sent(tmp_path: Path) -> None:
-    """Each in a file of its own that is complete when it gets its name; ids may be any text."""
+    """Each command gets its own file, which is complete when it gets its name; ids may be any text."""
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     binding = command_binding(read_command_catalog(checkpoint), None)
     assert isinstance(binding, FilesBinding)
@@ -43,14 +43,14 @@ def test_commands_in_a_folder_are_read_in_the_order_in_which_they_were_sent(tmp_
 
 
 def test_commands_in_a_table_are_added_with_insert() -> None:
-    """Nothing is sent there."""
+    """The sender refuses a table and names `INSERT`."""
     entry = msgspec.structs.replace(ENTRY, commands="postgresql://u@h:1/d/commands?poll_by=number")
     with pytest.raises(BindingError, match=r"rows of the table public\.commands .* Add one with INSERT"):
         command_binding(entry, None)
 
 
 def test_a_command_that_waits_is_found(tmp_path: Path) -> None:
-    """Whether it was sent from here, or stands with others in a file of another program."""
+    """A waiting command is found whether this sender wrote it or another program put several into one file."""
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     entry = read_command_catalog(checkpoint)
     send_command(command("mine"), command_binding(entry, None))
@@ -80,27 +80,27 @@ def test_a_command_that_waits_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_where_nothing_can_be_sent_is_refused(commands: str, given: str | None, said: str) -> None:
-    """Before anything is written."""
+    """The refusal comes before anything is written."""
     with pytest.raises(BindingError) as refused:
         command_binding(msgspec.structs.replace(ENTRY, commands=commands), given)
     assert said in str(refused.value)
 
 
 def test_the_uri_that_is_given_wins() -> None:
-    """It may hold the secret that the entry masks."""
+    """A URI given on the call overrides the entry's, whose secret is masked."""
     entry = msgspec.structs.replace(ENTRY, commands="amqp://guest:***@h:5672/%2F/q")
     uri = "amqp://guest:secret@h:5672/%2F/q"
     assert command_binding(entry, uri) == parse_binding("commands", uri, "control")
 
 
 def test_a_job_without_steps_takes_no_commands() -> None:
-    """And says so."""
+    """The error says that the job has no steps."""
     with pytest.raises(BindingError, match="'copy' has no keyed step, so it takes no commands"):
         command_binding(CommandCatalog("copy", "", {}), None)
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """Since the job would not look into one that is made now."""
+    """The job would not watch a folder that is created now."""
     binding = parse_binding("commands", f"jsonl:{tmp_path / 'gone'}", "control")
     with pytest.raises(BindingError, match="cannot be written into the folder"):
         send_command(command("a"), binding)
@@ -108,7 +108,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    """A folder without a control entry, one that is not there, and an entry that is damaged."""
+    """Refused are: a folder without a control entry, a missing folder, and a damaged entry."""
     for folder in (tmp_path, tmp_path / "gone"):
         with pytest.raises(CheckpointError, match="not a checkpoint of a job that was started"):
             read_command_catalog(folder)
@@ -118,7 +118,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_entry_names_a_folder_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since a sender's working folder may be another; odd names lead back to the same folder."""
+    """The sender may have another working folder, so the entry is absolute; odd names lead back to the same
+    folder.
+    """
     monkeypatch.chdir(tmp_path)
     binding = parse_binding("commands", "jsonl:50%2525?max_files_per_batch=1", "control")
     assert isinstance(binding, FilesBinding)

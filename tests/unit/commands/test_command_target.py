@@ -1,4 +1,4 @@
-"""Targets: what their text means, and which commands are refused before they are sent."""
+"""Command targets: how their text is parsed, and which commands are refused before they are sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def keys_of(target: Target) -> list[object]:
 
 @given(int_keys)
 def test_integers_are_keys_of_a_step_with_integer_keys(keys: list[int]) -> None:
-    """One is a key and several are keys, and the target's text leads back to it."""
+    """One or several integer keys are parsed, and the target's text parses back to the same target."""
     target = parse_target(f"heat/{','.join(map(str, keys))}", None, ENTRY)
     assert (target.step, target.scope, keys_of(target)) == ("heat", "key" if len(keys) == 1 else "keys", keys)
     assert parse_target(str(target), None, ENTRY) == target
@@ -33,7 +33,7 @@ def test_integers_are_keys_of_a_step_with_integer_keys(keys: list[int]) -> None:
 
 @given(plain_keys)
 def test_text_is_a_key_of_a_step_with_text_keys(keys: list[str]) -> None:
-    """Whatever it looks like: digits, slashes, spaces."""
+    """The text is the key, even if it has digits, slashes or spaces."""
     target = parse_target(f"names/{','.join(keys)}", None, ENTRY)
     assert (target.step, keys_of(target)) == ("names", keys)
     assert parse_target(str(target), None, ENTRY) == target
@@ -41,7 +41,7 @@ def test_text_is_a_key_of_a_step_with_text_keys(keys: list[str]) -> None:
 
 @given(st.lists(any_texts, min_size=1, max_size=5), st.lists(st.tuples(st.integers(), any_texts), min_size=1))
 def test_any_key_can_be_given_as_json(texts: list[str], pairs: list[tuple[int, str]]) -> None:
-    """Also those that a target's text cannot hold, and keys of several fields."""
+    """JSON covers keys that a target's text cannot hold, and keys of several fields."""
     assert keys_of(parse_target("names", json.dumps(texts), ENTRY)) == texts
     small = [[number % 1000, text] for number, text in pairs]
     assert keys_of(parse_target("pairs", json.dumps(small), ENTRY)) == small
@@ -79,7 +79,7 @@ def test_targets_without_keys() -> None:
     ],
 )
 def test_wrong_targets_are_refused(text: str, keys: str | None, said: str) -> None:
-    """With a sentence that names the thing and the remedy."""
+    """The message names what is wrong and the remedy."""
     with pytest.raises(CommandRefusedError) as refused:
         parse_target(text, keys, ENTRY)
     assert said in str(refused.value)
@@ -99,7 +99,7 @@ def test_wrong_targets_are_refused(text: str, keys: str | None, said: str) -> No
     ],
 )
 def test_commands_that_no_step_takes_are_refused(kind: str, target: str, said: str) -> None:
-    """The message lists what there is."""
+    """The message lists the commands that the steps take."""
     command = Command(id="x", kind=kind, target=parse_target(target, None, ENTRY))
     with pytest.raises(CommandRefusedError) as refused:
         check_known(command, ENTRY)
@@ -107,7 +107,7 @@ def test_commands_that_no_step_takes_are_refused(kind: str, target: str, said: s
 
 
 def test_commands_that_a_step_takes_are_not_refused() -> None:
-    """Whatever their payload is: the job looks at that."""
+    """The payload is not checked here: the job does that."""
     for kind, target in [("set", "heat/1"), ("pause", "*"), ("pause", "heat"), ("limit", "heat/*")]:
         check_known(Command(id="x", kind=kind, target=parse_target(target, None, ENTRY)), ENTRY)
     with pytest.raises(CommandRefusedError, match="expires_at has no time zone"):

@@ -1,4 +1,4 @@
-"""Payloads of commands in words and by examples, so that people can write one without the code."""
+"""Command payloads described in words and by examples, so that people can write one without reading the code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Node(msgspec.Struct):
     ],
 )
 def test_a_type_is_told_with_an_example(kind: Any, words: str, example: str) -> None:
-    """Which the type itself takes."""
+    """The type itself accepts the example."""
     found = payload_of_type(kind)
     assert (found.type, found.example) == (words, example)
     if example:
@@ -71,7 +71,7 @@ def test_a_type_is_told_with_an_example(kind: Any, words: str, example: str) -> 
 
 
 def test_a_type_that_contains_itself_comes_to_an_end() -> None:
-    """Trees, say."""
+    """Recursive types, such as trees, have a finite description."""
     found = payload_of_type(Node)
     assert found.type.startswith("{name: text, below?: [{name: text, below?: [")
     assert msgspec.json.decode(found.example, type=Node).name == "text"
@@ -96,7 +96,7 @@ class Watch(ps.ProcessFunction):
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    """One that a job has begun with."""
+    """Return the checkpoint of a job that has started."""
     job = ps.Job("job")
     hits = job.data_stream("hits", schema="page INT")
     hits.key_by("page").process("watch", Watch(), output="page INT").sink_to("out")
@@ -110,12 +110,12 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 @pytest.fixture
 def entry(checkpoint: Checkpoint) -> StepEntry:
-    """What the checkpoint tells of the job's step."""
+    """Return the entry of the job's step in the checkpoint."""
     return read_command_catalog(checkpoint.folder).steps["watch"]
 
 
 def test_the_control_entry_has_the_payloads_of_all_commands(entry: StepEntry) -> None:
-    """Those of `set` by whether it is for keys or for the step; every kind that is taken is told."""
+    """Payloads of `set` are listed by scope, keys or step; every accepted kind is listed."""
     found = entry.payloads
     assert set(found) == {*entry.kinds, "set settings"}
     assert found["limits"] == payload_of_type(Limits)
@@ -145,7 +145,7 @@ def test_the_control_entry_has_the_payloads_of_all_commands(entry: StepEntry) ->
 def test_the_form_helps_with_the_chosen_command(
     checkpoint: Checkpoint, kind: str, target: str, text: str, example: str
 ) -> None:
-    """Whom it is for, what its payload is, and one that fits, by the kind and the target so far."""
+    """For the kind and target typed so far, the form shows the scope, the payload and a valid example."""
     found = command_help(read_command_catalog(checkpoint.folder), SentControl(kind, target, None))
     assert found is not None
     assert text in found.text
@@ -153,12 +153,14 @@ def test_the_form_helps_with_the_chosen_command(
 
 
 def test_the_form_says_nothing_of_what_no_step_takes(checkpoint: Checkpoint) -> None:
-    """While somebody types it."""
+    """The form stays silent while somebody is still typing."""
     assert command_help(read_command_catalog(checkpoint.folder), SentControl("lim", "*", None)) is None
 
 
 def test_settings_in_force_are_defaults_and_what_was_set(checkpoint: Checkpoint) -> None:
-    """Of one that holds from an event time on, this too; what the code does not declare any more is left out."""
+    """A setting that takes effect at an event time shows it; settings that the code no longer declares are
+    left out.
+    """
     assert settings_in_force(checkpoint.folder) == {
         "watch": {"factor": 2.5, "mode": "slow", "about": 'value: "x"\n'}
     }

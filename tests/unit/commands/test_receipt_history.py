@@ -1,4 +1,4 @@
-"""Histories: the histories of commands in the receipts of a job, and waiting for one."""
+"""Histories of commands, read from a job's receipts, and waiting for one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def everything(_: object) -> bool:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The receipts that are decoded, in order."""
+    """Collects the receipts that are decoded, in order."""
     lines: list[bytes] = []
     real = penstock.commands.receipt_segments._decoder
 
@@ -53,7 +53,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_the_newest_histories_are_read_from_the_end(checkpoint: Path, decoded: list[bytes]) -> None:
-    """Oldest first, and no receipt more than is needed."""
+    """They come oldest first, and no more receipts are decoded than needed."""
     histories = find_newest_histories(checkpoint, everything, 3)
     assert [history.last.id for history in histories] == ["b8", "a9", "b9"]
     assert len(decoded) == 2 + 3 + 2
@@ -62,7 +62,7 @@ def test_the_newest_histories_are_read_from_the_end(checkpoint: Path, decoded: l
 
 
 def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
-    """A command to the whole job belongs to the steps that take its kind from it."""
+    """A command to the whole job belongs to every step that takes its kind."""
 
     def ids(step: str | None, kind: str | None = None) -> list[str]:
         histories = find_newest_histories(checkpoint, CommandFilter(ENTRY, step, kind), 3)
@@ -77,7 +77,7 @@ def test_stories_are_chosen_by_step_and_kind(checkpoint: Path) -> None:
 
 
 def test_a_story_has_all_receipts_of_its_command(checkpoint: Path, decoded: list[bytes]) -> None:
-    """In order; what is only alike is not it."""
+    """The receipts are in order; those of similar ids are left out."""
     history = find_history(checkpoint, "a7")
     assert history is not None
     assert [receipt.status for receipt in history.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
@@ -89,7 +89,7 @@ def test_a_story_has_all_receipts_of_its_command(checkpoint: Path, decoded: list
 
 
 def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
-    """Also when both were in one micro-batch, as commands for two steps may be."""
+    """This holds also when both were in one micro-batch, as commands for two steps may be."""
     write_receipts(
         checkpoint,
         10,
@@ -106,7 +106,7 @@ def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("far", [False, True], ids=["in one segment", "in segments far apart"])
 def test_a_command_that_was_undone_has_that_at_its_end(checkpoint: Path, far: bool) -> None:
-    """Wherever the receipts of the one that undid it are; those of others stay as they are."""
+    """The undoing is found wherever its receipts are; other histories do not change."""
     (undone,) = receipts("a9", "DEGRADED", 11, reason="too many alarms")[-1:]
     for batch, some in ((10, receipts("c", "APPLIED", 10)), (11, [*receipts("d", "APPLIED", 11), undone])):
         writer = SegmentWriter(checkpoint, segment_bytes=1 if far else 1 << 20)
@@ -123,7 +123,7 @@ def test_a_command_that_was_undone_has_that_at_its_end(checkpoint: Path, far: bo
 
 
 def test_damaged_receipts_are_an_error_that_names_the_file(checkpoint: Path) -> None:
-    """Nothing is passed over."""
+    """No damaged receipt is skipped silently."""
     path = kept_receipts(checkpoint) / "0000000001.jsonl"
     path.write_text('{"id": "a\n')
     with pytest.raises(CheckpointError) as error:
@@ -132,7 +132,7 @@ def test_damaged_receipts_are_an_error_that_names_the_file(checkpoint: Path) -> 
 
 
 def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decoded: list[bytes]) -> None:
-    """While another thread writes; the receipts are told as they come, also those of another segment."""
+    """Another thread writes meanwhile; receipts are reported as they arrive, also those of a later segment."""
     new = NewReceipts(checkpoint)
     told: list[str] = []
     writer = SegmentWriter(checkpoint, segment_bytes=1000)
@@ -141,7 +141,7 @@ def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decod
     def write() -> None:
         for batch in range(10, 30):
             if batch == 12:
-                ended.wait(30)  # else one read might have the end and what comes behind it
+                ended.wait(30)  # else one read might return the final receipt together with later ones
             lines = msgspec.json.Encoder().encode_lines(receipts(f"a{batch % 2}x", "APPLIED", batch))
             append_lines(writer, batch, lines)
             time.sleep(0.02)
@@ -161,7 +161,9 @@ def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decod
 
 
 def test_waiting_ends_in_time(checkpoint: Path) -> None:
-    """Without a final receipt it is None, also when the folder of receipts is not there yet."""
+    """Without a final receipt by the timeout the result is None, also when the receipts folder does not exist
+    yet.
+    """
     before = time.monotonic()
     assert await_end(NewReceipts(checkpoint), "a9", 0.2, lambda _: None) is None
     assert await_end(NewReceipts(checkpoint.parent), "a9", 0, lambda _: None, look_back=True) is None
@@ -169,7 +171,9 @@ def test_waiting_ends_in_time(checkpoint: Path) -> None:
 
 
 def test_an_id_that_was_seen_before_has_its_old_receipts(checkpoint: Path) -> None:
-    """Since the job writes no others for it; waiting finds them when it looks back, and only then."""
+    """The job writes no new receipts for a known id, so waiting finds the old ones, but only when it looks
+    back.
+    """
     told: list[str] = []
     final = await_end(NewReceipts(checkpoint), "a0", 30, lambda r: told.append(r.status), look_back=True)
     assert final is not None

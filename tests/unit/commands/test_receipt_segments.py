@@ -1,4 +1,6 @@
-"""Receipt segments: every micro-batch's receipts once, whatever is killed, in files of bounded number and size."""
+"""Receipt segments: each micro-batch's receipts are stored once, despite kills, in files of bounded number
+and size.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def lines(batch: int, *ids: str) -> bytes:
 
 
 def final_receipts(checkpoint: Path) -> list[tuple[int, str]]:
-    """The final receipts that are kept, in order."""
+    """Return the stored final receipts, in order."""
     return [
         (receipt.batch, receipt.id)
         for receipt in NewReceipts(checkpoint, from_start=True).read()
@@ -37,7 +39,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_receipts_are_written_once(checkpoint: Path) -> None:
-    """Also when the same micro-batch comes again, in the same run or another."""
+    """This holds also when the same micro-batch is repeated, in the same run or another."""
     writer = SegmentWriter(checkpoint)
     for batch in (0, 3, 3, 4):
         append_lines(writer, batch, lines(batch, f"a{batch}", f"b{batch}"))
@@ -53,7 +55,7 @@ def test_receipts_are_written_once(checkpoint: Path) -> None:
 def test_a_kill_at_any_byte_loses_and_doubles_nothing(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
-    """The replayed micro-batch brings what is missing of its receipts, and nothing else."""
+    """The replayed micro-batch writes only the missing receipts."""
     checkpoint = tmp_path_factory.mktemp("kill")
     writer = SegmentWriter(checkpoint)
     append_lines(writer, 0, lines(0, "a"))
@@ -70,7 +72,7 @@ def test_a_kill_at_any_byte_loses_and_doubles_nothing(
 
 
 def test_a_handler_that_answers_otherwise_in_a_replay_is_not_told_twice(checkpoint: Path) -> None:
-    """What was told first stays."""
+    """The receipt that was written first stays."""
     append_lines(SegmentWriter(checkpoint), 0, lines(0, "a"))
     first = (kept_receipts(checkpoint) / "0000000001.jsonl").read_bytes()
     append_lines(SegmentWriter(checkpoint), 0, lines(0, "a").replace(b"ann", b"ben") + lines(0, "b"))
@@ -78,7 +80,7 @@ def test_a_handler_that_answers_otherwise_in_a_replay_is_not_told_twice(checkpoi
 
 
 def test_the_oldest_receipts_go_beyond_the_bound(checkpoint: Path) -> None:
-    """The newest are kept, in few files, of which each full one has an index."""
+    """The newest receipts stay, in few files; each full file has an index."""
     writer = SegmentWriter(checkpoint, segment_bytes=5_000, max_bytes=40_000)
     for batch in range(500):
         append_lines(writer, batch, lines(batch, f"c{batch}"))
@@ -94,7 +96,7 @@ def test_the_oldest_receipts_go_beyond_the_bound(checkpoint: Path) -> None:
 
 
 def test_an_index_that_is_missing_is_made_again(checkpoint: Path) -> None:
-    """An id is found without it as well."""
+    """An id is found without its index as well."""
     writer = SegmentWriter(checkpoint, segment_bytes=1_000)
     for batch in range(10):
         append_lines(writer, batch, lines(batch, f"c{batch}"))
@@ -110,7 +112,7 @@ def test_an_index_that_is_missing_is_made_again(checkpoint: Path) -> None:
 def test_an_unknown_id_is_answered_from_the_indexes(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 50,000 commands, in well under 200 ms; only the newest segment is read."""
+    """Among 50,000 commands this takes well under 200 ms; only the newest segment is read."""
     writer = SegmentWriter(checkpoint)
     for batch in range(50):
         append_lines(writer, batch, lines(batch, *(f"c{batch}-{number}" for number in range(1000))))
@@ -132,7 +134,7 @@ def test_an_unknown_id_is_answered_from_the_indexes(
 def test_a_full_disk_leaves_no_part_of_a_micro_batch(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the same receipts can be written when there is room again."""
+    """Once there is space again, the same receipts can be written."""
     writer = SegmentWriter(checkpoint)
     append_lines(writer, 0, lines(0, "a"))
     with monkeypatch.context() as broken:
@@ -149,7 +151,7 @@ def _full(_: int) -> None:
 
 
 def test_damaged_receipts_are_named(checkpoint: Path) -> None:
-    """With the file and the remedy."""
+    """The error names the file and the remedy."""
     append_lines(SegmentWriter(checkpoint), 0, lines(0, "a"))
     path = kept_receipts(checkpoint) / "0000000001.jsonl"
     path.write_bytes(b"{}\n")

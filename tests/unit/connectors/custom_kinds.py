@@ -1,4 +1,4 @@
-"""Custom connectors, as tests bind to them: some that work, and some with a mistake."""
+"""Custom connectors to which tests bind: some that work, and some with a mistake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import ExternalSystemError
 
 
 class Lines(RecordLog):
-    """The lines of each file in a folder; a position is the number of a line."""
+    """The lines of each file in a folder; a position is a line number."""
 
     def __init__(self, folder: Path, first: int = 0) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class Broken(Lines):
 
 
 class Feed(RecordReceiver):
-    """The lines of a file, each with its number as the position; the end of the file is the end for now."""
+    """The lines of a file, with line numbers as positions; it pauses at the end of the file."""
 
     guarantee = "each record once"
 
@@ -67,7 +67,7 @@ class Feed(RecordReceiver):
 
 
 class Inbox(RecordReceiver):
-    """Files that are deleted when they are acknowledged, without positions."""
+    """Files without positions, which are deleted when acknowledged."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -98,7 +98,7 @@ class _File(Received):
 
 
 class Staged(RecordSink):
-    """Files that tasks write aside, and that the commit renames."""
+    """A sink whose tasks stage files, and whose commit renames them."""
 
     guarantee = "exactly once"
 
@@ -162,7 +162,7 @@ class Half(RecordSink):
 
 
 class Boastful(RecordSink):
-    """A sink that states what there is not."""
+    """A sink that declares a guarantee which it lacks the methods for."""
 
     guarantee = "at most once"  # type: ignore[assignment]  # that is the mistake
 
@@ -170,7 +170,7 @@ class Boastful(RecordSink):
 
 
 class Greedy(RecordSink):
-    """A sink that takes any options."""
+    """A sink with arbitrary options."""
 
     def __init__(self, **options: str) -> None: ...
 
@@ -178,7 +178,7 @@ class Greedy(RecordSink):
 
 
 class Odd(RecordSink):
-    """A sink with an option of a type that no text has."""
+    """A sink with an option of a type that cannot be parsed from text."""
 
     def __init__(self, many: list[int]) -> None: ...
 
@@ -186,7 +186,7 @@ class Odd(RecordSink):
 
 
 class _OneThread:
-    """What refuses calls in another thread than that which has made it, as clients of some systems do."""
+    """Refuses calls from another thread than its creator's, as clients of some systems do."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

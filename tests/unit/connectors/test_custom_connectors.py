@@ -1,4 +1,4 @@
-"""Custom connectors: bindings, options, guarantees, and what mistakes of the user's class look like."""
+"""Custom connectors: bindings, options, guarantees, and the errors for mistakes in the user's class."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BLOCK = pa.record_batch({"id": [1], "value": ["a"]})
 
 
 def bound(uri: str, *, is_sink: bool) -> PythonBinding:
-    """The binding of a URI, whose class was imported."""
+    """Return the binding of a URI, with its class imported."""
     binding = parse_binding("kit", uri, "sink" if is_sink else "data")
     assert isinstance(binding, PythonBinding)
     return bind_class(binding, is_sink=is_sink)
@@ -58,7 +58,7 @@ def bound(uri: str, *, is_sink: bool) -> PythonBinding:
 
 @pytest.mark.parametrize("name", penstock.connectors.__all__)
 def test_examples_in_docstrings_run(name: str) -> None:
-    """What the docstring of a base class shows works as it stands."""
+    """The examples of each base class run unchanged."""
     names = {public: getattr(penstock.connectors, public) for public in penstock.connectors.__all__}
     runner = doctest.DocTestRunner(verbose=False)
     for test in doctest.DocTestFinder(recurse=False).find(names[name], name, globs={**names, "pa": pa}):
@@ -68,7 +68,7 @@ def test_examples_in_docstrings_run(name: str) -> None:
 
 
 def test_the_connectors_of_the_page_conform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source and the sink, of at most 60 lines, pass the tests that the page shows, as they stand there."""
+    """The source and the sink, of at most 60 lines, pass the page's own tests unchanged."""
     files = dict(
         re.findall(
             r"^`(\w+)\.py`[^`]*(?:`[^`\n]*`[^`]*)*?```python\n(.*?)^```",
@@ -92,7 +92,7 @@ def test_the_connectors_of_the_page_conform(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_log_with_partitions_conforms(tmp_path: Path) -> None:
-    """Lines of two files, which are two partitions."""
+    """The lines of two files form two partitions."""
     folder = tmp_path / "in"
     folder.mkdir()
 
@@ -113,7 +113,7 @@ def test_a_log_with_partitions_conforms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Feed", "Inbox"])
 def test_a_receiver_conforms(tmp_path: Path, kind: str) -> None:
-    """One that continues after a position, and one whose system forgets what is acknowledged."""
+    """Covered are one that resumes at a position, and one whose system drops acknowledged records."""
     place, names = tmp_path / "place", iter(range(10_000))
     if kind == "Feed":
         place.touch()
@@ -142,7 +142,7 @@ def test_a_receiver_conforms(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_sink_that_commits_in_the_driver_conforms(tmp_path: Path) -> None:
-    """Tasks stage files, and the commit publishes one of each sink partition."""
+    """Tasks stage files, and the commit publishes one for each sink partition."""
 
     def stored() -> list[StoredRecord]:
         lines = [line for path in sorted(tmp_path.glob("[!.]*")) for line in path.read_text().splitlines()]
@@ -241,7 +241,7 @@ def test_a_sink_with_ids_conforms(tmp_path: Path) -> None:
 def test_a_wrong_binding_is_a_sentence(
     uri: str, is_sink: bool, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong with the class or its options, the start is refused with what to do."""
+    """For any error in the class or its options the start is refused with what to do."""
     monkeypatch.setenv("OWN_SECRET", "s3same")
     with pytest.raises(BindingError, match=message) as raised:
         bound(uri, is_sink=is_sink)
@@ -249,7 +249,7 @@ def test_a_wrong_binding_is_a_sentence(
 
 
 def test_errors_of_a_sink_name_the_class_and_mask_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream, the class, the method and the line; what a reference refers to is not shown."""
+    """The error has stream, class, method and line; the value of a reference is masked."""
     monkeypatch.setenv("OWN_SECRET", "s3same")
     sink = open_custom_sink("python:custom_kinds:Clumsy?password=env:OWN_SECRET")
     with pytest.raises(
@@ -269,7 +269,9 @@ def test_errors_of_a_sink_name_the_class_and_mask_secrets(monkeypatch: pytest.Mo
 
 
 def test_an_object_is_called_in_one_thread(tmp_path: Path) -> None:
-    """Though in real time another thread finishes an interval than writes it; what has failed is aborted there too."""
+    """In real time one thread writes an interval and another finishes it; a failed object is also aborted in
+    its own thread.
+    """
     sink = open_custom_sink(f"python:custom_kinds:StrictSink?path={tmp_path / 'aborted'}")
     for number in range(2):
         with ThreadPoolExecutor(1) as slot, ThreadPoolExecutor(1) as commits:
@@ -277,7 +279,7 @@ def test_an_object_is_called_in_one_thread(tmp_path: Path) -> None:
             slot.submit(task.write, BLOCK, None).result()
             if number == 0:
                 assert commits.submit(task.finish).result() == b"done"
-            # One that has finished is closed, and that is the last.
+            # One that has finished is closed, which is the last call.
             commits.submit(task.abort).result()
             assert (tmp_path / "aborted").exists() == (number == 1)
     place = tmp_path / "place"
@@ -290,7 +292,7 @@ def test_an_object_is_called_in_one_thread(tmp_path: Path) -> None:
 
 
 def test_errors_of_a_log_say_whether_its_system_is_away(tmp_path: Path) -> None:
-    """OSError is of the system behind the class; anything else, and positions in disorder, are the class's."""
+    """An OSError is attributed to the external system; other errors, and positions out of order, to the class."""
     (tmp_path / "a.txt").write_text("{}\n{}\n")
 
     def read(kind: str) -> list[Any]:
@@ -311,7 +313,7 @@ def test_errors_of_a_log_say_whether_its_system_is_away(tmp_path: Path) -> None:
 
 
 def test_a_log_begins_where_it_first_began_and_never_goes_back(tmp_path: Path) -> None:
-    """The begin is kept with the checkpoint; micro-batches are limited; records that are gone end the run."""
+    """The start is kept in the checkpoint; micro-batches are limited; missing records end the run."""
     file = tmp_path / "a.txt"
     file.write_text("{}\n" * 5)
     query = f"folder={tmp_path}&max_records_per_batch=2"
@@ -339,7 +341,7 @@ def test_a_log_begins_where_it_first_began_and_never_goes_back(tmp_path: Path) -
 
 
 def test_a_receiver_whose_system_is_away_refuses_the_start(tmp_path: Path) -> None:
-    """With a sentence, as other receivers do."""
+    """The message is like that of other receivers."""
     uri = f"python:custom_kinds:Inbox?folder={tmp_path / 'away'}"
     refused = pytest.raises(ExternalSystemError, match=r"custom_kinds:Inbox: open failed \(FileNotFoundError")
     with refused, open_custom_source(uri, tmp_path / "checkpoint"):
@@ -347,7 +349,7 @@ def test_a_receiver_whose_system_is_away_refuses_the_start(tmp_path: Path) -> No
 
 
 def test_the_class_says_what_the_job_shows() -> None:
-    """A sentence with the guarantee; ids only for a sink that states them."""
+    """It is a sentence with the guarantee; ids are mentioned only for a sink that declares them."""
     sink = bound("python:custom_kinds:Marked?path=x", is_sink=True)
     assert (
         describe_guarantee(sink) == "Sink 'kit' is custom_kinds:Marked, which states: at least once with ids."

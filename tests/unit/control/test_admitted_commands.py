@@ -1,4 +1,4 @@
-"""Admitted commands: each slot learns of every command, in one order, and gets those that concern it in full."""
+"""Admitted commands: each slot sees every command, in one order, and the payload only of those that concern it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFUSALS = st.sampled_from(["", "", "", "why not"])
 
 
 def order(number: int, command: Command, refusal: str) -> AdmittedCommand:
-    """An order whose keys lie in the key groups 0 to 3."""
+    """A command for keys in the key groups 0 to 3."""
     target = command.target
     named: list[Any] = [target.key] if target.key is not None else list(target.keys or ())
     groups = [] if refusal else [len(str(key)) % 4 for key in named]
@@ -53,7 +53,7 @@ def order(number: int, command: Command, refusal: str) -> AdmittedCommand:
 
 
 def one_by_one(orders: list[AdmittedCommand], own: frozenset[int]) -> list[AdmittedCommand | CommandIdNotice]:
-    """What a slot sees of orders, said plainly."""
+    """The model: what a slot should see of the commands."""
     return [
         one if concerns(one, own) else CommandIdNotice(one.place, one.judge, one.command.id) for one in orders
     ]
@@ -66,7 +66,9 @@ def concerns(one: AdmittedCommand, own: frozenset[int]) -> bool:
 @examples(200)
 @given(st.lists(st.tuples(COMMANDS, REFUSALS), max_size=12))
 def test_what_travels_together_is_what_would_travel_one_by_one(given: list[tuple[Command, str]]) -> None:
-    """For both slots; of what others carry out the id is known, under the step that keeps it."""
+    """Encoding commands together equals encoding them one by one. For other slots' commands only the id
+    travels, under its step.
+    """
     orders = [order(number, command, refusal) for number, (command, refusal) in enumerate(given)]
     for own in (frozenset({0, 1}), frozenset({2, 3})):
         seen = commands_for_slot(orders, own, lambda one, own=own: concerns(one, own))
@@ -79,5 +81,5 @@ def test_what_travels_together_is_what_would_travel_one_by_one(given: list[tuple
 
 
 def _plain(one: AdmittedCommand | CommandIdNotice) -> Any:
-    """Both as plain data; where a glimpse's command stood is not told in a run."""
+    """Return both as plain data, without the position of glimpsed commands, which a run omits."""
     return (one.judge, one.id) if isinstance(one, CommandIdNotice) else msgspec.json.encode(one)

@@ -1,4 +1,4 @@
-"""Encoded receipts: the same in any order of the reports, whoever encodes them."""
+"""Encoded receipts are the same for any order of the reports and whoever encodes them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REPORTS = [
 
 
 def test_each_command_has_its_receipts() -> None:
-    """Counts are summed over the slots; the worst outcome counts; a duplicate is no news."""
+    """Counts are summed over the slots, the worst outcome wins, and a duplicate adds nothing."""
     random.Random(1).shuffle(REPORTS)
     receipts = told(REPORTS)
     found: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ def test_each_command_has_its_receipts() -> None:
 
 
 def test_the_order_of_reports_does_not_matter() -> None:
-    """Tasks finish in any order; a replay writes the same bytes."""
+    """Tasks finish in any order; a replay still writes the same bytes."""
     expected = told(REPORTS)
     for seed in range(20):
         shuffled = list(REPORTS)
@@ -107,7 +107,7 @@ ALONE = st.builds(
 def test_commands_of_a_single_slot_have_the_same_receipts(
     reports: list[Report], order: random.Random
 ) -> None:
-    """As columns, in any order and by any number of tasks; whatever stands in the values."""
+    """Receipts are the same as columns, in any order, from any number of tasks, and with any values."""
     plain = encode_receipts(reports, BATCH)
     parts: list[list[Report]] = [[], []]
     for one in reports:
@@ -123,7 +123,7 @@ def test_commands_of_a_single_slot_have_the_same_receipts(
 
 
 def test_what_is_told_alone_and_together_is_in_one_order() -> None:
-    """The receipts of a micro-batch follow the places of the commands."""
+    """The receipts of a micro-batch are ordered by the positions of their commands."""
     alone = [report(offset, "applied", keys=1, alone=True) for offset in (1, 3, 5)]
     together = [report(offset, "applied", keys=2) for offset in (2, 4)]
     found = BatchReceipts.of(receipt_columns(alone, [], BATCH), encode_receipts(together, BATCH))
@@ -133,7 +133,7 @@ def test_what_is_told_alone_and_together_is_in_one_order() -> None:
 
 
 def test_many_commands_come_in_parts() -> None:
-    """A column of Arrow holds no more than 2 GiB."""
+    """One Arrow column holds at most 2 GiB."""
     applied = Applied("commands", "00000")
     for offset in range(120_000):
         applied.add_sets([offset], [f"c{offset}"], ["rules/1"], [""])

@@ -1,4 +1,4 @@
-"""The envelope of commands: what is well formed is read, what is not has a reason and, where it can, its id."""
+"""The command envelope: well-formed ones are read; others yield a reason and, where readable, the id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.control.commands import Command, CommandError, Target
 
 
 def test_an_envelope_is_read() -> None:
-    """All fields, and the defaults of those that are left out."""
+    """All fields are read; missing ones get their defaults."""
     full = decode_command(
         b'{"id": "a", "kind": "set", "target": {"step": "s", "keys": [1, 2]}, "version": 3, "issued_by": "ann", '
         b'"issued_at": "2026-11-21T10:00:00Z", "effective_at": "2026-11-21T10:00:00+01:00", '
@@ -36,7 +36,7 @@ def test_an_envelope_is_read() -> None:
     ],
 )
 def test_targets_have_a_scope(target: Target, scope: str, text: str) -> None:
-    """Also a key that is false or zero is a key; encoded and read again it is the same."""
+    """False and 0 are keys too; an envelope survives encoding and decoding."""
     assert (target.scope, str(target)) == (scope, text)
     again = decode_command(msgspec.json.encode(Command(id="a", kind="k", target=target)))
     assert again.target == target
@@ -71,7 +71,7 @@ def test_targets_have_a_scope(target: Target, scope: str, text: str) -> None:
     ],
 )
 def test_what_is_not_well_formed_has_a_reason(data: bytes, reason: str, command_id: str) -> None:
-    """The sender can be answered whenever the id can be read."""
+    """The rejection carries the id whenever it can be read, so that the sender gets an answer."""
     with pytest.raises(CommandError, match=reason) as caught:
         decode_command(data)
     assert caught.value.id == command_id

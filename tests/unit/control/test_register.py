@@ -1,4 +1,6 @@
-"""The register: no id twice, no version back, alike in every slot, whatever is repeated, reordered or replayed."""
+"""The register: ids are unique and versions never go back, in every slot, under repetition, reordering and
+replay.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ BATCHES = st.lists(st.lists(COMMANDS, max_size=6), max_size=5)
 
 
 class Model:
-    """The same, without slots, as plainly as can be: every key's own newest version."""
+    """The model, without slots: the newest version of every key."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -76,7 +78,9 @@ class Model:
 def run_slot(
     register: Register, commands: list[Command], now: dt.datetime, mine: set[int]
 ) -> list[tuple[str, Any]]:
-    """What one slot applies: every command once if it is not for keys, else for the keys that it has."""
+    """Return what one slot applies: each command once if it has no keys, else once for each of its keys in
+    this slot.
+    """
     applied: list[tuple[str, Any]] = []
     for command in commands:
         if register.admit(command, now) is not None:
@@ -96,7 +100,7 @@ def run_slot(
 @examples(150)
 @given(batches=BATCHES, crashes=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_slots_agree_with_the_model(batches: list[list[Command]], crashes: list[bool]) -> None:
-    """Two slots with half of the keys each; a crash makes a micro-batch run again from what was stored before it."""
+    """Two slots hold half of the keys each; after a crash a micro-batch runs again from the last stored state."""
     slots = [{0, 1}, {2, 3}]
     stored: list[tuple[bytes | None, list[bytes]]] = [(None, []), (None, [])]
     model = Model()
@@ -135,7 +139,7 @@ def test_slots_agree_with_the_model(batches: list[list[Command]], crashes: list[
 
 
 def test_ids_are_kept_up_to_a_number() -> None:
-    """The oldest are forgotten first, also over a reload."""
+    """The oldest ids are forgotten first, also over a reload."""
     register = Register(ids_kept=3)
     for name in "abcd":
         assert register.admit(Command(id=name, kind="k"), START) is None
@@ -155,7 +159,9 @@ def test_ids_are_kept_up_to_a_number() -> None:
 def test_the_versions_of_the_newest_keys_are_kept(
     batches: list[list[tuple[int, int]]], stores: list[str]
 ) -> None:
-    """However the register is stored, and whenever; those to all keys count for each, and take no room of them."""
+    """This holds however and whenever the register is stored; a version for all keys counts for each and
+    takes no room.
+    """
     register, stored, later = Register(keys_kept=3), None, []
     known: dict[int, int] = {}
     number = 0
@@ -186,7 +192,7 @@ def test_the_versions_of_the_newest_keys_are_kept(
 @examples(100)
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=4), max_size=6))
 def test_rounds_that_are_stored_together_are_as_if_stored_one_by_one(rounds: list[list[str]]) -> None:
-    """Also for an id that is forgotten and comes again between two stores."""
+    """This also holds for an id that is forgotten and comes again between two stores."""
     together, one_by_one, later = Register(ids_kept=3), Register(ids_kept=3), []
     for ids in rounds:
         for one in (together, one_by_one):
@@ -199,7 +205,7 @@ def test_rounds_that_are_stored_together_are_as_if_stored_one_by_one(rounds: lis
 
 
 def test_a_version_to_all_keys_takes_the_place_of_older_ones_of_single_keys() -> None:
-    """None of which is any less refused."""
+    """The older versions are still refused."""
     register = Register()
     for key in range(3):
         command = Command(id=f"{key}", kind="k", target=Target("s", key=key), version=key)
@@ -219,7 +225,7 @@ def test_a_version_to_all_keys_takes_the_place_of_older_ones_of_single_keys() ->
 
 
 def test_refusals_say_why() -> None:
-    """An operator reads them."""
+    """Each refusal has a reason that an operator can read."""
     register = Register()
     assert register.admit(Command(id="a", kind="k", version=4), START) is None
     stale = register.admit(Command(id="b", kind="k", version=3), START)
@@ -232,7 +238,7 @@ def test_refusals_say_why() -> None:
 
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=4), max_size=4))
 def test_many_ids_are_noted_as_one_by_one(batches: list[list[str]]) -> None:
-    """Also those that come twice, or again."""
+    """Noting many ids at once equals noting them one by one, also with duplicates."""
     at_once, one_by_one = Register(ids_kept=4), Register(ids_kept=4)
     for number, ids in enumerate(batches):
         assert at_once.mark_all_seen(ids) == [one_by_one.mark_seen(one) for one in ids]

@@ -1,4 +1,4 @@
-"""Records as the CSV that COPY reads: a reader of CSV gets back what went in, and tells nulls from empty text."""
+"""Records as CSV for COPY: a CSV reader gets the same values back, and nulls differ from empty text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8
     )
 )
 def test_text_and_numbers_come_back(rows: list[tuple[str | None, int | None]]) -> None:
-    """Line by line, whatever is in the text."""
+    """Any text survives, line by line."""
     batch = pa.record_batch(
         {
             "text": pa.array([text for text, _ in rows], pa.string()),
@@ -51,13 +51,13 @@ def test_text_and_numbers_come_back(rows: list[tuple[str | None, int | None]]) -
 
 @given(st.lists(st.binary(max_size=5) | st.none(), min_size=1, max_size=5))
 def test_bytes_are_hexadecimal(values: list[bytes | None]) -> None:
-    r"""As PostgreSQL writes them itself: \\x and two digits for each."""
+    r"""The form is PostgreSQL's own: \\x and two digits per byte."""
     lines = copy_text(pa.record_batch({"raw": pa.array(values, pa.binary())})).decode().split("\n")[:-1]
     assert lines == ["" if value is None else f'"\\x{value.hex()}"' for value in values]
 
 
 def test_what_is_inside_a_record_is_json() -> None:
-    """Lists, maps and records."""
+    """These are lists, maps and records."""
     kinds = {
         "list": (pa.list_(pa.float64()), [1.5, None]),
         "map": (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
@@ -85,12 +85,12 @@ def test_what_is_inside_a_record_is_json() -> None:
     ],
 )
 def test_each_type_has_a_column(kind: pa.DataType, expected: str) -> None:
-    """One that holds all of its values."""
+    """It can hold all values of the type."""
     assert column_type(kind) == expected
 
 
 def test_names_of_the_user_are_only_names() -> None:
-    """Whatever they contain."""
+    """They are quoted, whatever characters they have."""
     name = 'a"; DROP TABLE x; --'
     assert quote(name) == '"a""; DROP TABLE x; --"'
     statements = Statements("t", (name, "b"), (name,))

@@ -1,4 +1,4 @@
-"""A job that is bound to a database without the extra for it."""
+"""The error for a job that is bound to a database without the required extra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.records.schemas import record_type
 
 
 def test_a_missing_driver_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the start of the job, before anything is written."""
+    """It comes at the start of the job, before anything is written."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     binding = parse_binding("alerts", "postgresql://me@h:1/d/t", "sink")
     assert isinstance(binding, PostgresBinding)

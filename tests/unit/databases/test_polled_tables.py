@@ -1,4 +1,4 @@
-"""Polled tables: the statements that read them, and who may still write to them."""
+"""Polled tables: the queries that read them, and the writers that may still commit rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TABLE = PolledTable('"s"."50%"', ("at", "id"), "t.x", 't."at" IS NOT NULL', (7, 
 
 
 def test_a_page_has_as_many_parameters_as_values() -> None:
-    """Those of the key before it, of the last key, and the limit; a percent sign in a name is none."""
+    """They are the previous key, the last key, and the limit; a percent sign in a name is no parameter."""
     for after, count in ((False, 3), (True, 5)):
         query = TABLE.page(after=after)
         assert len(re.findall(r"(?<!%)%s", query)) == count
@@ -28,7 +28,7 @@ def test_a_page_has_as_many_parameters_as_values() -> None:
     [
         ([{"3/1": 10}, {"3/2": 10}], {}),
         ([{"3/1": 10, "4/1": 11}, {"3/1": 10}, {"5/1": 12}], {}),
-        # It is prepared, and another one after it.
+        # One transaction is prepared, and another starts after it.
         ([{"3/1": 10}, {"-1/700": None}, {"-1/700": None, "3/2": 10}], {"-1/700": None}),
         ([{"3/1": 10}, {"-1/700": None}, {"3/2": 10}], {}),
     ],
@@ -36,7 +36,7 @@ def test_a_page_has_as_many_parameters_as_values() -> None:
 def test_only_the_writers_of_the_first_moment_are_awaited(
     moments: list[dict[str, int | None]], lasting: dict[str, int | None]
 ) -> None:
-    """A prepared transaction may be one of them under another name."""
+    """A prepared transaction may be one of them, under another name."""
     awaited, seen = moments[0], set(moments[0])
     for now in moments[1:]:
         awaited = still_open(awaited, seen, now)
@@ -45,7 +45,7 @@ def test_only_the_writers_of_the_first_moment_are_awaited(
 
 
 def test_columns_that_do_not_fit_are_named() -> None:
-    """Bytes in an array are hexadecimal digits in JSON, which no field reads."""
+    """In JSON, bytes inside an array are hexadecimal digits, which no field reads."""
     columns = {
         "n": Column("n", "bigint", "int8", "N"),
         "raw": Column("raw", "bytea[]", "_bytea", "A"),
@@ -56,7 +56,7 @@ def test_columns_that_do_not_fit_are_named() -> None:
 
 
 def test_commands_lack_what_the_table_lacks() -> None:
-    """But for id and kind."""
+    """Only id and kind are required."""
     columns = {"id": Column("id", "text", "text", "S")}
     assert COMMAND_ROWS.missing(columns) == ["kind"]
     assert 'AS "id"' in row_json(COMMAND_ROWS, columns)

@@ -1,4 +1,4 @@
-"""A stand-in for the job without Spark: reads folders, writes commands and cuts; can be made wrong."""
+"""A substitute for the job without Spark: reads folders, writes commands and cuts; can be given faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.jobs.runner import Progress, RunSummary
 from penstock.runtime.cuts import write_stream_order
 
 Record = dict[str, Any]
-# Gets the number of a micro-batch and its commands, returns the commands that are written.
+# A fault: takes the number of a micro-batch and its commands, returns the commands to write.
 Fault = Callable[[int, list[Record]], list[Record]]
 
 
@@ -24,7 +24,7 @@ def folder_of(feed: Feed, stream: str) -> Path:
 
 
 class StandInJob:
-    """One micro-batch at a time, by `step`; controls before data. `late` settings take effect a batch too late."""
+    """Runs one micro-batch per `step`; controls before data. `late` settings take effect a batch too late."""
 
     def __init__(
         self, feed: Feed, checkpoint: str, fault: Fault | None = None, *, late: bool = False
@@ -44,7 +44,7 @@ class StandInJob:
         write_stream_order(self.checkpoint, [SETTINGS, READINGS])
 
     def step(self) -> bool:
-        """Process the files that are new; whether there were any."""
+        """Process the new files; return whether there were any."""
         new = {stream: self.new_files(stream) for stream in self.taken}
         if not any(new.values()):
             return False
@@ -87,7 +87,7 @@ class StandInJob:
 
 
 class StandInThread:
-    """The stand-in behind the interface of the demo's job thread."""
+    """The substitute with the interface of the demo's job thread."""
 
     fault: Fault | None = None
     late = False

@@ -1,4 +1,4 @@
-"""The independent check: no violation where the job is right, and every fault that is put in is found."""
+"""The independent check: no violation for a correct job, and every injected fault is found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def readings(*temperatures: float, sensor: int = 1) -> list[Record]:
     return [{"sensor_id": sensor, "temperature": temperature} for temperature in temperatures]
 
 
-# Batches in which commands alternate, and in which a setting decides about a reading of the same batch.
+# Batches with alternating commands, and with a setting that decides about a reading of the same batch.
 RUN: list[tuple[list[Record], list[Record]]] = [
     ([setting(20.0), setting(20.0, 2)], [*readings(18.0, 22.0), *readings(18.0, sensor=2)]),
     ([], [*readings(18.0), *readings(20.0, sensor=2)]),
@@ -38,7 +38,7 @@ COMMANDS = 7
 
 
 def violations(tmp_path: Path, fault: Fault | None = None, *, late: bool = False) -> int:
-    """Run the stand-in job over RUN and check it."""
+    """Run the substitute job over RUN; return the violations."""
     feed = Folders(tmp_path / "streams")
     job = StandInJob(feed, str(tmp_path / "checkpoint"), fault, late=late)
     for settings, found in RUN:
@@ -65,14 +65,14 @@ def test_a_right_run_has_no_violations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", range(COMMANDS))
 def test_each_missing_command_is_found(tmp_path: Path, place: int) -> None:
-    """One dropped command is one violation, wherever it stood."""
+    """One dropped command is one violation, wherever it was."""
     seen = iter(range(COMMANDS))
     assert violations(tmp_path, lambda _, commands: [c for c in commands if next(seen) != place]) == 1
 
 
 @pytest.mark.parametrize("batch", range(len(RUN)))
 def test_a_command_too_many_is_found(tmp_path: Path, batch: int) -> None:
-    """One extra command is one violation; so is one that is written twice."""
+    """One extra command is one violation; so is a command written twice."""
     extra = {"sensor_id": 1, "command": "ON"}
     assert violations(tmp_path, lambda now, found: [*found, extra] if now == batch else found) == 1
 
@@ -95,14 +95,14 @@ def test_a_wrong_command_is_found(tmp_path: Path, place: int) -> None:
 
 
 def test_a_command_for_another_room_is_found(tmp_path: Path) -> None:
-    """It is missing in one room and one too many in the other."""
+    """It is missing in one room and surplus in the other."""
     assert (
         violations(tmp_path, lambda b, found: [c | {"sensor_id": 9} for c in found] if b == 1 else found) == 2
     )
 
 
 def test_a_command_that_came_a_batch_late_is_found(tmp_path: Path) -> None:
-    """The sequence is the same for each room, but the micro-batch is another."""
+    """Each room's sequence is right, but the micro-batch is wrong."""
     kept: list[Record] = []
 
     def fault(batch: int, commands: list[Record]) -> list[Record]:
@@ -115,12 +115,12 @@ def test_a_command_that_came_a_batch_late_is_found(tmp_path: Path) -> None:
 
 
 def test_settings_that_take_effect_behind_the_cut_are_found(tmp_path: Path) -> None:
-    """A job that applied control after the data of its batch would show."""
+    """This detects a job that applies control after its batch's data."""
     assert violations(tmp_path, late=True) > 0
 
 
 def test_a_wrong_cut_is_found(tmp_path: Path) -> None:
-    """Where the checkpoint's cut is not the one that the job has really made, the fold disagrees."""
+    """If the checkpoint's cut is not the job's real one, the model disagrees."""
     assert violations(tmp_path) == 0
     offsets = tmp_path / "checkpoint" / "offsets"
     lines = (offsets / "2").read_text().splitlines()
@@ -133,7 +133,7 @@ def test_a_wrong_cut_is_found(tmp_path: Path) -> None:
 
 
 class Topic:
-    """Evidence that does not tell which micro-batch wrote a command, as from a topic."""
+    """Evidence without the micro-batch of a command, as from a topic."""
 
     tells_batch = False
 
@@ -152,7 +152,7 @@ class Topic:
 
 
 def test_commands_ahead_of_the_check_count_only_at_the_end() -> None:
-    """While the job runs, a topic may hold commands of batches that were not looked at; at the end it may not."""
+    """During the run a topic may have commands of batches not yet checked; at the end it may not."""
     on, off = {"sensor_id": 1, "command": "ON"}, {"sensor_id": 1, "command": "OFF"}
     run = [([setting(20.0)], readings(18.0)), ([], readings(25.0))]
     checker = Checker(load_fold(), Topic(run, [[on, off], []]))
@@ -169,7 +169,9 @@ commands = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["ON", "OFF"]))
 
 @given(commands, commands, commands)
 def test_differences_is_a_distance(one: list[Any], two: list[Any], three: list[Any]) -> None:
-    """It is zero only for equals, the same both ways, never shorter by a detour, and at most one for each command."""
+    """It is a metric: zero only for equals, symmetric, with the triangle inequality, and at most one per
+    command.
+    """
     assert (differences(one, two) == 0) == (one == two)
     assert differences(one, two) == differences(two, one)
     assert differences(one, three) <= differences(one, two) + differences(two, three)

@@ -1,4 +1,4 @@
-"""The demo's run, with a stand-in for the job: what it starts, shows, counts and finds."""
+"""The demo's run with a substitute job: what it starts, shows, counts and finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.errors import JobFailedError
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[StandInThread]:
-    """No Spark, a quick pace, and a temporary folder that can be looked into."""
+    """Use no Spark, a fast pace, and a temporary folder that the test can inspect."""
 
     class Thread(StandInThread):
         pass
@@ -34,7 +34,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[StandInThr
 def test_a_run_shows_changes_and_has_no_violations(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Every reading that was sent is judged, changes come and are answered, and nothing is left behind."""
+    """Every reading is judged, changes are answered, and no file remains."""
     seen: list[Snapshot] = []
     summary = demo.run_demo(seconds=1.2, sensors=12, watch=seen.append)
     assert summary.violations == 0
@@ -55,7 +55,7 @@ def test_a_run_shows_changes_and_has_no_violations(
 
 
 def test_json_output_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command line prints the one JSON object itself."""
+    """The command line itself prints the single JSON object."""
     demo.run_demo(seconds=0.2, sensors=2, json_output=True)
     assert capsys.readouterr().out == ""
 
@@ -80,7 +80,7 @@ def test_a_job_that_ignores_the_cut_is_found(stand_in: type[StandInThread]) -> N
 
 
 def test_ctrl_c_ends_the_demo_with_a_summary() -> None:
-    """The rooms stop, the job works off what was sent, and all is checked."""
+    """The rooms stop, the job processes the remaining input, and everything is checked."""
     threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
     before = signal.getsignal(signal.SIGINT)
     summary = demo.run_demo(seconds=60, sensors=12, json_output=True)
@@ -90,12 +90,12 @@ def test_ctrl_c_ends_the_demo_with_a_summary() -> None:
 
 
 def test_a_failing_job_ends_the_demo_with_its_error(stand_in: type[StandInThread]) -> None:
-    """The error of the job comes out as it is."""
+    """The job's error is raised unchanged."""
     stand_in.error = JobFailedError("the disk is full")
     with pytest.raises(JobFailedError, match="the disk is full"):
         demo.run_demo(seconds=5, sensors=2, json_output=True)
 
 
 def test_the_summary_ends_with_the_violations() -> None:
-    """As documented."""
+    """The order is documented."""
     assert list(demo.DemoSummary.__dataclass_fields__)[-1] == "violations"

@@ -1,4 +1,4 @@
-"""Folders as the way between rooms and job."""
+"""Folders that connect the rooms and the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WISH = {"sensor_id": 1, "desired": 20.0, "up_delta": 1.0, "down_delta": 1.0}
 
 
 def test_the_bindings_name_the_folders_whatever_their_path(tmp_path: Path) -> None:
-    """A path may hold what has a meaning in URIs."""
+    """A path may have characters that are special in URIs."""
     root = tmp_path / "100% sure? yes"
     feed = Folders(root)
     for stream, role in ((READINGS, "data"), (SETTINGS, "control"), (COMMANDS, "sink")):
@@ -28,7 +28,7 @@ def test_the_bindings_name_the_folders_whatever_their_path(tmp_path: Path) -> No
 
 
 def test_each_sending_is_a_file_with_a_later_name(tmp_path: Path) -> None:
-    """Files sort by name in the order of sending, are whole lines, and nothing else is left in the folder."""
+    """Files sort in the order of sending and have whole lines, and no other file is left in the folder."""
     feed = Folders(tmp_path / "streams")
     for number in range(12):
         feed.send(READINGS, [COLD | {"temperature": number}, COLD])

@@ -10,7 +10,7 @@ from penstock.demo.rooms import OUTSIDE, Rooms
 
 
 def test_the_same_seed_gives_the_same_rooms() -> None:
-    """Two simulations with one seed live the same life; another seed lives another."""
+    """Two simulations with one seed are equal; another seed gives another one."""
     lives = []
     for seed in (1, 1, 2):
         rooms = Rooms(5, seed)
@@ -31,7 +31,7 @@ def test_without_heat_rooms_cool_down_to_the_weather_outside() -> None:
 
 
 def test_heaters_do_what_commands_say_and_nothing_else() -> None:
-    """Only the rooms with a command switch; a heated room gets warmer, another one colder."""
+    """Only rooms with a command switch; a heated room gets warmer, others colder."""
     rooms = Rooms(3)
     before = rooms.temperature.copy()
     rooms.obey([{"sensor_id": 2, "command": "ON"}, {"sensor_id": 3, "command": "ON"}])
@@ -43,7 +43,7 @@ def test_heaters_do_what_commands_say_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("heating", [False, True])
 def test_a_control_change_makes_the_heater_switch(heating: bool) -> None:
-    """The next reading after a change causes the opposite command, so its effect can be seen."""
+    """The next reading after a change causes the opposite command, which makes its effect visible."""
     rooms = Rooms(12)
     rooms.obey([{"sensor_id": sensor, "command": "ON" if heating else "OFF"} for sensor in range(1, 13)])
     for _ in range(12):
@@ -57,14 +57,14 @@ def test_a_control_change_makes_the_heater_switch(heating: bool) -> None:
 
 
 def test_changes_go_round_the_rooms_that_are_shown() -> None:
-    """Each of the first rooms gets its turn, and no other one."""
+    """Each of the first rooms gets its turn; others do not."""
     rooms = Rooms(100)
     changed = [rooms.change_setting(among=4)[0].sensor_id for _ in range(8)]
     assert changed == [1, 2, 3, 4, 1, 2, 3, 4]
 
 
 def test_a_change_comes_even_when_no_room_can_switch() -> None:
-    """At the end of the scale the owner still asks for something else."""
+    """At the end of the scale the owner still requests another temperature."""
     rooms = Rooms(1)
     rooms.temperature[:] = 30.0
     change, _ = rooms.change_setting(among=1)
@@ -72,7 +72,7 @@ def test_a_change_comes_even_when_no_room_can_switch() -> None:
 
 
 def test_with_the_fold_in_the_loop_rooms_stay_where_their_owners_want_them() -> None:
-    """Closed loop: after a while each room is within its band, but for the way of one step beyond it."""
+    """In a closed loop each room ends up in its band, give or take one step."""
     rooms, fold = Rooms(12), load_fold()
     for setting in rooms.settings():
         fold.take_setting(setting)

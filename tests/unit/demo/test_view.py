@@ -1,4 +1,4 @@
-"""The view: what is shown, on a terminal of any width and without one."""
+"""The view: its content, on a terminal of any width and without one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def drawn(snapshot: Snapshot, columns: int) -> str:
 
 @pytest.mark.parametrize("columns", [40, 80, 100, 200])
 def test_the_view_keeps_its_height_at_any_width(columns: int) -> None:
-    """A line for each room and a fixed number besides, so that it does not jump."""
+    """It has one line per room and a fixed number of others, so that it does not jump."""
     assert len(drawn(SNAPSHOT, columns).splitlines()) == len(ROOMS) + 8
 
 
@@ -73,14 +73,14 @@ def test_the_view_shows_what_matters() -> None:
 
 @pytest.mark.parametrize("phase", ["starting", "running", "finishing", "done"])
 def test_every_phase_can_be_shown(phase: str) -> None:
-    """Also with nothing to show yet."""
+    """This includes phases without data."""
     snapshot = Snapshot(phase, "folders", 0, 30)  # type: ignore[arg-type]
     assert drawn(snapshot, 100)
     assert plain_line(snapshot)
 
 
 def test_without_a_terminal_there_are_plain_lines() -> None:
-    """One line now and then, without any control sequence; standard output is left alone."""
+    """A line is printed now and then, without control sequences; standard output is not used."""
     file = io.StringIO()
     with Display(Console(file=file, force_terminal=False)) as display:
         for _ in range(5):
@@ -101,7 +101,7 @@ def test_on_a_terminal_the_view_is_live_and_its_last_state_stays() -> None:
 
 
 def test_the_display_makes_do_with_any_encoding(capfd: pytest.CaptureFixture[str]) -> None:
-    """Without a console of its own it writes to standard error, whatever that can show."""
+    """Without its own console it writes to standard error, in whatever encoding that has."""
     with Display() as display:
         display.note("Wait.")
         display.show(SNAPSHOT)

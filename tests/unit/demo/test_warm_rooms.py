@@ -1,4 +1,4 @@
-"""The job that a new server runs: rooms come to the temperature that is desired, and stay there."""
+"""The demo job of a new server: rooms reach the desired temperature and stay there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.testing.batch_runner import BatchRunner
 
 
 def test_rooms_are_kept_warm_and_obey() -> None:
-    """After two minutes each heater switches in turns, at the band's edges; a command moves the band of its room."""
+    """After two minutes heaters switch at the band's edges; a command moves the band of its room."""
     definition = demo_definition()
     loaded = load_job(str(definition.file))
     running = BatchRunner(loaded.job, parallelism=2)

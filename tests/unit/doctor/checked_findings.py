@@ -1,4 +1,4 @@
-"""What a check of the doctor has found."""
+"""Checks a finding of the doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["told"]
 
 
 def told(finding: Finding, status: str, found: str = "", remedy: str = "") -> None:
-    """Check the status of a finding, what it says, and that it has a remedy if something is not in order."""
+    """Check the status and the text of a finding, and that it has a remedy unless it is ok."""
     assert finding.status == status, finding
     assert found in finding.found
     assert remedy in finding.remedy

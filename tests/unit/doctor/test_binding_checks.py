@@ -1,4 +1,4 @@
-"""The doctor on job files and their bindings: each place is asked, and nothing is made there."""
+"""The doctor on job files and bindings: each place is contacted, and nothing is created there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def examined(job: ps.Job, **given: str) -> dict[str, Finding]:
 
 
 def test_folders_that_are_right_are_told(job: ps.Job, tmp_path: Path) -> None:
-    """A sink's folder need not be there, and is not made."""
+    """A sink's folder need not exist, and is not created."""
     found = examined(job, readings=f"jsonl:{tmp_path}", out=f"jsonl:{tmp_path}/out")
     assert {name: finding.status for name, finding in found.items()} == {"-D readings": "ok", "-D out": "ok"}
     assert "can be read" in found["-D readings"].found
@@ -85,7 +85,7 @@ def test_an_iceberg_table_is_opened_and_not_made(job: ps.Job, tmp_path: Path) ->
 
 
 def test_a_folder_that_is_missing_is_told(job: ps.Job, tmp_path: Path) -> None:
-    """With the sentence of the start."""
+    """The message is that of the start."""
     found = examined(job, readings=f"jsonl:{tmp_path}/no", out="console:")
     assert found["-D readings"].status == "failed"
     assert f"{tmp_path}/no" in found["-D readings"].found
@@ -94,7 +94,7 @@ def test_a_folder_that_is_missing_is_told(job: ps.Job, tmp_path: Path) -> None:
 
 
 def test_a_stream_without_a_binding_is_told(job: ps.Job) -> None:
-    """Nothing is asked then."""
+    """No place is contacted then."""
     (finding,) = examined(job, out="console:").values()
     assert (finding.check, finding.status) == ("bindings", "failed")
     assert finding.found == "Data stream 'readings' has no binding."
@@ -102,7 +102,7 @@ def test_a_stream_without_a_binding_is_told(job: ps.Job) -> None:
 
 
 def test_a_broker_that_does_not_answer_is_told(job: ps.Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both where it is read from and where it is written to."""
+    """This goes for sources and sinks."""
     monkeypatch.setattr(check_topic, "__defaults__", (0.5,))
     place = f"kafka://127.0.0.1:{free_port()}/topic"
     for name, finding in examined(job, readings=place, out=place).items():
@@ -128,7 +128,7 @@ def test_a_broker_that_does_not_answer_is_told(job: ps.Job, monkeypatch: pytest.
 def test_what_a_job_would_create_is_not_created(
     uri: str, is_source: bool, probe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A place that is missing is in order only where the job makes it."""
+    """A missing place is ok only where the job creates it."""
 
     def missing(binding: Any, *settings: Any) -> None:
         assert not getattr(binding, "create_topic", False)
@@ -154,7 +154,7 @@ def test_a_place_that_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the job would create what is missing."""
+    """This holds also where the job would create a missing place."""
 
     def refuse(binding: Any) -> None:
         raise ExternalSystemError("The broker refuses. Ask its owner.")
@@ -166,7 +166,7 @@ def test_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_socket_is_not_connected_to() -> None:
-    """The server would send it lines that the job should have."""
+    """The server would send it lines meant for the job."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         binding = parse_binding("lines", f"socket://127.0.0.1:{server.getsockname()[1]}", "data")
@@ -176,7 +176,7 @@ def test_a_socket_is_not_connected_to() -> None:
 
 
 def test_a_host_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a misspelt one."""
+    """A misspelt host has none."""
 
     def lost(host: str, port: int) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -188,7 +188,7 @@ def test_a_host_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def job_file(tmp_path: Path) -> Iterator[Path]:
-    """A place for a job file, whose module is forgotten afterwards."""
+    """Return a path for a job file; unload its module afterwards."""
     import sys
 
     modules = set(sys.modules)
@@ -219,7 +219,7 @@ def test_a_job_file_is_loaded(job_file: Path) -> None:
     ],
 )
 def test_a_job_that_cannot_run_is_told(job_file: Path, text: str, said: str) -> None:
-    """As its start would be refused."""
+    """The message is that of its start."""
     job_file.write_text(text)
     job, finding = try_to_load(str(job_file))
     assert (job, finding.status) == (None, "failed")
@@ -233,7 +233,7 @@ def test_a_job_that_cannot_run_is_told(job_file: Path, text: str, said: str) -> 
 def test_a_registry_is_asked_and_its_library_looked_for(
     form: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the sentences of the start."""
+    """The messages are those of the start."""
     monkeypatch.setattr(bindings, "_answer", lambda binding, *, is_source: "the topic is there")
     with running_registry() as registry:
         uri = f"kafka://h:1/t?format={form}&registry={registry.url}"

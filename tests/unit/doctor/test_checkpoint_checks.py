@@ -1,4 +1,4 @@
-"""The doctor on checkpoints: whose one is, where its job stands, what is damaged, and which job fits."""
+"""The doctor on checkpoints: owner, position, damage, and which job fits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rooms(function: ps.ProcessFunction | None = None, key_groups: int = 128, ste
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    """A checkpoint behind two micro-batches, which no run uses."""
+    """Return an idle checkpoint after two micro-batches."""
     opened = Checkpoint.open(str(tmp_path))
     opened.begin(LINEAGE)
     opened.save(STATE_FILE, declared_state(rooms()))
@@ -70,7 +70,7 @@ def examined(
 
 
 def test_a_whole_checkpoint_is_told(checkpoint: Checkpoint) -> None:
-    """Who owns it, what is fixed for it, whether it is used, and where it stands, as the job counts micro-batches."""
+    """Reported are its owner, fixed settings, whether it is in use, and its position in the job's numbering."""
     found = examined(checkpoint)
     assert [finding.status for finding in found.values()] == ["ok", "ok", "ok"]
     assert found["checkpoint"].found == (
@@ -85,14 +85,14 @@ def test_a_whole_checkpoint_is_told(checkpoint: Checkpoint) -> None:
 
 
 def test_a_new_checkpoint_is_in_order(tmp_path: Path) -> None:
-    """Whether its folder is there or not."""
+    """Its folder may or may not exist."""
     for folder in (tmp_path, tmp_path / "new"):
         (finding,) = examined(Checkpoint(folder)).values()
         assert (finding.status, finding.found) == ("ok", "none yet; the first start of a job creates it")
 
 
 def test_a_job_that_was_started_but_has_read_nothing_is_in_order(checkpoint: Checkpoint) -> None:
-    """There is no micro-batch to tell of."""
+    """There is no micro-batch to report."""
     for name in ("offsets", "commits"):
         for file in (checkpoint.folder / name).iterdir():
             file.unlink()
@@ -110,7 +110,7 @@ def test_a_job_that_was_started_but_has_read_nothing_is_in_order(checkpoint: Che
     ],
 )
 def test_a_damaged_file_is_named(checkpoint: Checkpoint, damaged: str, check: str, said: str) -> None:
-    """With what to do about it."""
+    """The message says what to do."""
     (checkpoint.folder / damaged).write_bytes(b"")
     finding = examined(checkpoint)[check]
     assert finding.status == "failed"
@@ -119,7 +119,7 @@ def test_a_damaged_file_is_named(checkpoint: Checkpoint, damaged: str, check: st
 
 
 def test_changed_bytes_of_the_state_are_found(checkpoint: Checkpoint) -> None:
-    """The doctor reads them, as no start does."""
+    """The doctor reads them, unlike a start."""
     partition = checkpoint.folder / "state" / "0" / "0"
     partition.mkdir(parents=True)
     described = checkpoint.folder / "state" / "0" / "_metadata" / "v2"
@@ -133,7 +133,7 @@ def test_changed_bytes_of_the_state_are_found(checkpoint: Checkpoint) -> None:
 
 
 def test_a_rescaling_that_was_broken_off_is_told(checkpoint: Checkpoint) -> None:
-    """Some of Spark's files may be gone; the next start continues from there."""
+    """Some of Spark's files may be missing; the next start completes the rescaling."""
     (checkpoint.folder / "rescaling.json").touch()
     (checkpoint.folder / "metadata").unlink()
     finding = examined(checkpoint)["checkpoint files"]
@@ -142,14 +142,14 @@ def test_a_rescaling_that_was_broken_off_is_told(checkpoint: Checkpoint) -> None
 
 
 def test_a_missing_lock_is_told(checkpoint: Checkpoint) -> None:
-    """And not made by looking."""
+    """It is not created by the check."""
     (checkpoint.folder / "in-use.lock").unlink()
     finding = examined(checkpoint)["checkpoint use"]
     assert (finding.status, "in-use.lock is missing" in finding.found) == ("warning", True)
 
 
 def test_a_lock_of_somebody_else_is_told(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the checkpoint is used cannot be known then."""
+    """Whether the checkpoint is in use is then unknown."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     finding = examined(checkpoint)["checkpoint use"]
     assert (finding.status, finding.remedy) == ("failed", "Run as the user who runs the job.")
@@ -173,7 +173,7 @@ def test_a_micro_batch_of_the_future_is_told(checkpoint: Checkpoint) -> None:
     ],
 )
 def test_a_job_that_does_not_fit_is_told(checkpoint: Checkpoint, job: ps.Job, said: str, remedy: str) -> None:
-    """As its start would be refused."""
+    """The message is that of its start."""
     finding = check_fit(checkpoint, job)
     assert finding is not None
     assert finding.status == "failed"
@@ -182,7 +182,7 @@ def test_a_job_that_does_not_fit_is_told(checkpoint: Checkpoint, job: ps.Job, sa
 
 
 def test_a_job_that_fits_is_told(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """A new checkpoint fits every job, and is not given to one by looking."""
+    """A new checkpoint fits every job, and the check does not assign it."""
     finding = check_fit(checkpoint, rooms())
     assert finding is not None
     assert finding.status == "ok", finding
@@ -191,6 +191,6 @@ def test_a_job_that_fits_is_told(checkpoint: Checkpoint, tmp_path: Path) -> None
 
 
 def test_the_folder_of_a_checkpoint_needs_locks(tmp_path: Path) -> None:
-    """And is chosen with an option."""
+    """The message names the option for another folder."""
     folder = checkpoint_folder(tmp_path)
     assert (folder.path, folder.has_locks, folder.setting) == (tmp_path, True, "--checkpoint")

@@ -1,4 +1,4 @@
-"""The doctor as a whole: all checks come, one that breaks stops no other, and the command line tells them."""
+"""The doctor as a whole: all checks run, a crash in one does not stop others, and the command line prints them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALWAYS = [
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of this machine adds a folder."""
+    """Unset settings of this machine that would add folders."""
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
     for variable in ("SPARK_LOCAL_DIRS", *S3_ENDPOINTS):
         monkeypatch.delenv(variable, raising=False)
@@ -53,17 +53,17 @@ def doctor(*arguments: object) -> Result:
 
 
 def found(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
-    """What the checks are to find."""
+    """Provide the results of the checks."""
     monkeypatch.setattr(examination, "examine", lambda wanted: iter(findings))
 
 
 def test_every_check_of_the_machine_is_made() -> None:
-    """Once each, under its own name."""
+    """Each runs once, under its own name."""
     assert [findings.check for findings in examine(Wanted())] == ALWAYS
 
 
 def test_checkpoint_job_and_ports_are_looked_at_when_they_are_named(tmp_path: Path) -> None:
-    """In that order behind the machine; a bad job does not hide its checkpoint."""
+    """They follow the machine's checks; an invalid job does not hide its checkpoint."""
     (tmp_path / "in").mkdir()
     port = free_port()
     wanted = Wanted(tmp_path / "state", str(EXAMPLE), {"payments": f"jsonl:{tmp_path}/in"}, (port,))
@@ -79,7 +79,7 @@ def test_checkpoint_job_and_ports_are_looked_at_when_they_are_named(tmp_path: Pa
 
 
 def test_an_object_store_is_looked_at_when_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the clock, since both must tell the same time."""
+    """It comes after the clock, since both must have the same time."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     findings = list(examine(Wanted()))
@@ -88,7 +88,7 @@ def test_an_object_store_is_looked_at_when_the_environment_names_one(monkeypatch
 
 
 def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a failed check."""
+    """It counts as a failed check."""
 
     def broken() -> Finding:
         raise ZeroDivisionError("oh")
@@ -101,7 +101,7 @@ def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_worst_finding_counts() -> None:
-    """Nothing found is in order."""
+    """No finding means ok."""
     good, soso, bad = fine("a", "x"), warning("b", "y", "z"), failed("c", "y", "z")
     assert [worst(some) for some in ([], [good], [good, soso], [bad, good, soso])] == [
         "ok",
@@ -120,18 +120,18 @@ def test_the_worst_finding_counts() -> None:
     ],
 )
 def test_a_message_is_what_happened_and_what_to_do(message: str, happened: str, remedy: str) -> None:
-    """Of errors with both in one text."""
+    """The error's single text contains both."""
     told = refused("check", ValueError(message))
     assert (told.status, told.found, told.remedy) == ("failed", happened, remedy)
 
 
 def test_the_example_of_a_finding_runs() -> None:
-    """As it stands in the docstring."""
+    """The docstring's example runs unchanged."""
     assert doctest.testmod(findings).failed == 0
 
 
 def test_people_get_a_table_with_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Markup in what was found is text."""
+    """Markup in findings is shown as text."""
     found(monkeypatch, fine("python", "[bold]3.12"), warning("memory", "little", "Buy [some]."))
     result = doctor()
     assert result.exit_code == 0
@@ -140,7 +140,7 @@ def test_people_get_a_table_with_the_remedies(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_machines_get_one_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the worst status, which is the exit code as well."""
+    """It has the worst status, which is also the exit code."""
     found(monkeypatch, fine("python", "3.12"), failed("java", "none", "Install one."))
     result = doctor("-o", "json")
     assert result.exit_code == 1
@@ -162,7 +162,7 @@ def test_machines_get_one_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_wrong_use_is_refused(arguments: list[object], said: str) -> None:
-    """Before anything is looked at."""
+    """The refusal comes before any check."""
     result = doctor(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

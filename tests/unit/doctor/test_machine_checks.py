@@ -1,4 +1,4 @@
-"""The doctor on the machine: each check on probes that report a machine which is not in order."""
+"""The doctor on the machine: each check against probes of a machine with a problem."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIB = 1 << 30
 
 
 def test_a_container_with_part_of_the_cores_is_told() -> None:
-    """Spark would take as many tasks at a time as there are cores."""
+    """Spark would run as many tasks at a time as the machine has cores."""
     told(check_cores(lambda: Cores(8)), "ok", "8")
     told(check_cores(lambda: Cores(8, 8.0)), "ok", "8")
     told(check_cores(lambda: Cores(8, 2.5)), "warning", "2.5 at a time", "local[2]' --parallelism 2")
@@ -53,7 +53,7 @@ def test_memory_is_for_the_jvm_the_workers_and_their_state(
 
 
 def test_the_state_that_memory_leaves_room_for_is_told() -> None:
-    """6 GiB without the 3.2 of JVM and workers leave each of 4 workers 0.7."""
+    """6 GiB minus 3.2 for JVM and workers leave each of 4 workers 0.7."""
     finding = check_memory(lambda: Memory(64 * GIB, 6 * GIB), lambda: Cores(4))
     assert "--state-memory-mb 724," in finding.remedy
 
@@ -68,19 +68,19 @@ def test_the_state_that_memory_leaves_room_for_is_told() -> None:
     ],
 )
 def test_java_raises_its_limit_of_files_to_the_hard_one(soft: int, hard: int, status: str) -> None:
-    """So the hard one counts."""
+    """So the hard limit counts."""
     finding = check_open_files(lambda: (soft, hard))
     told(finding, status, "any number of" if hard == resource.RLIM_INFINITY else str(soft))
     assert status == "ok" or "ulimit -n" in finding.remedy
 
 
 def test_the_loopback_of_this_machine_answers() -> None:
-    """Without it no test of penstock would run."""
+    """Without it no test of penstock could run."""
     told(check_loopback(), "ok", "127.0.0.1")
 
 
 def test_a_machine_without_a_loopback_is_told() -> None:
-    """As in a sandbox, or when all ports are taken."""
+    """The cause may be a sandbox, or that all ports are taken."""
 
     def refuse() -> None:
         raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
@@ -89,7 +89,7 @@ def test_a_machine_without_a_loopback_is_told() -> None:
 
 
 def test_a_port_that_is_taken_is_told() -> None:
-    """With the command that names who has it."""
+    """The message has the command that names the owner."""
     port = free_port()
     told(check_port(port), "ok", f"127.0.0.1:{port} is free")
     with socket.create_server(("127.0.0.1", port)):
@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 
 
 def test_the_port_of_a_server_may_be_taken() -> None:
-    """By the server itself, so that it is no failure."""
+    """The server itself may use it, so it is no failure."""
     port = free_port()
     told(check_server_port(port), "ok", f"127.0.0.1:{port} is free")
     with socket.create_server(("127.0.0.1", port)):
@@ -105,7 +105,7 @@ def test_the_port_of_a_server_may_be_taken() -> None:
 
 
 def test_a_machine_that_does_not_know_its_name_is_told() -> None:
-    """Jobs on it run all the same."""
+    """Jobs run nevertheless."""
 
     def lost(name: str, port: None) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -116,7 +116,7 @@ def test_a_machine_that_does_not_know_its_name_is_told() -> None:
 
 
 class Time:
-    """A clock that a test moves, and one that goes by itself."""
+    """A clock that a test moves, and one that runs by itself."""
 
     def __init__(self, set_by_s: float = 0.0) -> None:
         self.now_s = 2_000_000_000.0
@@ -138,21 +138,21 @@ class Time:
     ("set_by_s", "status"), [(0.0, "ok"), (0.01, "ok"), (1.5, "warning"), (-3.0, "warning")]
 )
 def test_a_clock_that_is_set_while_it_is_watched_is_told(set_by_s: float, status: str) -> None:
-    """A time service that slews it is not."""
+    """A clock slewed by a time service is ok."""
     time = Time(set_by_s)
     finding = check_clock(time.wall, time.monotonic, time.sleep, installed_s=1_900_000_000)
     told(finding, status, "2033-05-18", "chrony" if status != "ok" else "")
 
 
 def test_a_clock_in_the_past_is_told() -> None:
-    """As of a machine that has lost its battery."""
+    """A machine with an empty battery has one."""
     time = Time()
     finding = check_clock(time.wall, time.monotonic, time.sleep, installed_s=2_000_100_000)
     told(finding, "failed", "before penstock was installed", "Let a time service")
 
 
 def test_a_process_that_is_put_aside_while_it_reads_the_clock_sees_no_jump() -> None:
-    """Which happens on a machine with much to do."""
+    """This happens on a busy machine."""
     time = Time()
     delays: Iterator[float] = iter([0.0, 0.4, 0.0, 0.0, 0.0, 0.4] + [0.0] * 20)
 

@@ -1,4 +1,4 @@
-"""The doctor on the object store of the environment: a small server with a clock of its own stands for it."""
+"""The doctor on the environment's object store, for which a small server with its own clock stands in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE = "AWS_ENDPOINT_URL"
 
 
 class Store(BaseHTTPRequestHandler):
-    """Refuses everybody, as a store does who is asked without a login, and tells its time."""
+    """Refuses every request, like a store without a login, and sends its time."""
 
     def do_HEAD(self) -> None:
         self.send_response(403)
@@ -28,7 +28,7 @@ class Store(BaseHTTPRequestHandler):
         return email.utils.formatdate(NOW_S - 2, usegmt=True)
 
     def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def endpoint() -> Iterator[str]:
 
 
 def test_a_store_that_answers_is_told_with_its_clock(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it answers to somebody who has not logged in."""
+    """Any answer to a request without a login will do."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     finding = check_object_store(VARIABLE, endpoint, now=lambda: NOW_S)
     assert (finding.status, finding.found) == (
@@ -56,7 +56,7 @@ def test_a_store_that_answers_is_told_with_its_clock(endpoint: str, monkeypatch:
     [(0, "ok"), (-59, "ok"), (61, "warning"), (-899, "warning"), (901, "failed"), (-5000, "failed")],
 )
 def test_a_clock_that_is_far_away_is_told(skew_s: int, status: str) -> None:
-    """Beyond a quarter of an hour the store refuses."""
+    """Beyond a quarter of an hour the store refuses requests."""
     date = email.utils.formatdate(NOW_S + skew_s, usegmt=True)
     finding = check_object_store(VARIABLE, "https://store", lambda endpoint: date, lambda: NOW_S)
     assert finding.status == status
@@ -66,13 +66,13 @@ def test_a_clock_that_is_far_away_is_told(skew_s: int, status: str) -> None:
 
 @pytest.mark.parametrize("date", [None, "soon"])
 def test_a_store_that_does_not_tell_its_time_is_in_order(date: str | None) -> None:
-    """Not every proxy passes it on."""
+    """Not every proxy passes the time on."""
     finding = check_object_store(VARIABLE, "https://store", lambda endpoint: date)
     assert (finding.status, "without its time" in finding.found) == ("ok", True)
 
 
 def test_a_store_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs may do without it."""
+    """Jobs may not need it."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     finding = check_object_store(VARIABLE, f"http://127.0.0.1:{free_port()}")
     assert finding.status == "warning"
@@ -81,7 +81,7 @@ def test_a_store_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_no_address_is_told() -> None:
-    """And is not opened, whatever it is."""
+    """It is not contacted."""
     finding = check_object_store(VARIABLE, "file:///etc/passwd")
     assert (finding.status, finding.found) == (
         "failed",
@@ -90,7 +90,7 @@ def test_what_is_no_address_is_told() -> None:
 
 
 def test_the_first_variable_that_is_set_counts() -> None:
-    """In the order in which jobs take them; without one there is nothing to look at."""
+    """The order is the jobs' own; without any variable nothing is checked."""
     assert list(named_endpoint({})) == []
     both = {"AWS_ENDPOINT_URL": "https://b", "AWS_ENDPOINT_URL_S3": "https://a"}
     assert list(named_endpoint(both)) == [("AWS_ENDPOINT_URL_S3", "https://a")]

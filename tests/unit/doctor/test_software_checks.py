@@ -1,4 +1,4 @@
-"""The doctor on Python, packages, Java and jars: what each check says when something is not in order."""
+"""The doctor on Python, packages, Java and jars: the message of each check for a problem."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ JAVA = JavaHome(Path("/opt/java"), 21, "PATH")
 
 
 def test_an_old_python_is_refused() -> None:
-    """Before anything breaks in odd ways."""
+    """Otherwise it would fail later in confusing ways."""
     told(check_python((3, 11, 0)), "ok", "Python 3.11.0")
     told(check_python((3, 10, 14)), "failed", "Python 3.10.14", "Python 3.11 or later")
 
 
 def test_the_packages_of_this_environment_fit() -> None:
-    """All that the installed penstock requires is there, in its bounds, and is imported under the right name."""
+    """All requirements of the installed penstock are there, in range, and imported under the right name."""
     requirements = installed_requirements()
     assert requirements is not None
     assert len(requirements) > 10
@@ -54,20 +54,20 @@ def test_the_packages_of_this_environment_fit() -> None:
     [("2.1.9", False), ("2.2", True), ("2.2.0", True), ("2.10.1", True), ("3.0", False), ("3", False)],
 )
 def test_versions_are_compared_as_numbers(version: str, fits: bool) -> None:
-    """Not as text, and without regard to zeros at the end."""
+    """They are not compared as text, and trailing zeros do not count."""
     finding = check_packages(["pandas<3,>=2.2"], lambda name: version, lambda name: None)
     told(finding, "ok" if fits else "failed")
     assert fits or f"pandas is {version}, and must be <3,>=2.2" in finding.found
 
 
 def test_what_comes_before_a_release_counts_as_the_release() -> None:
-    """A candidate, and a build of somebody's own."""
+    """This covers release candidates and local builds."""
     for version in ("2.2rc1", "2.2.dev3", "2.2+local.9"):
         told(check_packages(["pandas>=2.2"], lambda name, v=version: v, lambda name: None), "ok")  # type: ignore[misc]
 
 
 def test_packages_that_are_missing_or_broken_are_named() -> None:
-    """Each with its reason, and one command that mends all of them."""
+    """Each has its reason, and one command repairs all."""
 
     def version_of(name: str) -> str:
         if name == "pika":
@@ -90,12 +90,12 @@ def test_packages_that_are_missing_or_broken_are_named() -> None:
 
 
 def test_a_penstock_that_is_not_installed_is_told() -> None:
-    """Nothing says then which packages it needs."""
+    """Its requirements are then unknown."""
     told(check_packages(None), "warning", "not installed", "pip")
 
 
 def test_workers_must_have_the_same_python() -> None:
-    """A variable of Spark's may name another one, which fails in the first micro-batch."""
+    """Spark's variable may name another one, which would fail in the first micro-batch."""
     named = {"PYSPARK_PYTHON": "/opt/python"}
     own = "{}.{}".format(*sys.version_info)
     told(check_worker_python({}), "ok", "the same Python")
@@ -111,7 +111,7 @@ def test_workers_must_have_the_same_python() -> None:
 
 
 def test_another_spark_is_refused(tmp_path: Path) -> None:
-    """SPARK_HOME wins over the package, whose workers then speak to another version."""
+    """SPARK_HOME overrides the package, and the workers' version would not match."""
     (tmp_path / "jars").mkdir()
     home = {"SPARK_HOME": str(tmp_path)}
     told(check_spark_home({}, "4.2.0"), "ok", "4.2.0")
@@ -124,13 +124,13 @@ def test_another_spark_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_java_is_told_with_its_version_and_source() -> None:
-    """And a JAVA_HOME that was passed over."""
+    """A skipped JAVA_HOME is mentioned."""
     told(check_java(lambda: JAVA, {}), "ok", "Java 21 from PATH, /opt/java")
     told(check_java(lambda: JAVA, {"JAVA_HOME": "/opt/java8"}), "warning", "/opt/java8", "Correct JAVA_HOME")
 
 
 def test_no_java_comes_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence of the error itself."""
+    """The message is that of the error itself."""
 
     def none() -> JavaHome:
         raise JavaNotFoundError(
@@ -142,7 +142,7 @@ def test_no_java_comes_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_jars_are_told_by_their_digests(tmp_path: Path) -> None:
-    """Missing ones are fetched when they are needed, so they are a warning."""
+    """Missing jars are fetched when needed, so they are a warning."""
     told(check_jars([ONE, TWO], tmp_path, {}), "warning", "one-1.0.jar is missing", "PENSTOCK_JARS")
     (tmp_path / "one-1.0.jar").write_bytes(b"one")
     (tmp_path / "two-2.0.jar").write_bytes(b"tow")
@@ -155,7 +155,7 @@ def test_jars_are_told_by_their_digests(tmp_path: Path) -> None:
 
 
 def test_jars_of_a_machine_without_a_network(tmp_path: Path) -> None:
-    """The folder that PENSTOCK_JARS names has them, or not, or has others."""
+    """The folder in PENSTOCK_JARS has them, lacks them, or has others."""
     offline, cache = tmp_path / "offline", tmp_path / "cache"
     named = {"PENSTOCK_JARS": str(offline)}
     told(check_jars([ONE], cache, named), "failed", "is not a folder", "Correct PENSTOCK_JARS")
@@ -168,7 +168,7 @@ def test_jars_of_a_machine_without_a_network(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_made_fails_the_jars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have no place then."""
+    """The jars then have no place."""
 
     def refuse() -> Path:
         raise CacheFolderError(
@@ -180,7 +180,7 @@ def test_a_cache_that_cannot_be_made_fails_the_jars(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_archive_of_classes_is_made_or_not(tmp_path: Path) -> None:
-    """Jobs run without it, and start later."""
+    """Without it jobs run, but start later."""
     archive = tmp_path / "classes.jsa"
     told(check_class_archive(lambda: JAVA, lambda java: archive), "warning", "no archive", "machine.setup")
     archive.touch()
@@ -188,5 +188,5 @@ def test_the_archive_of_classes_is_made_or_not(tmp_path: Path) -> None:
 
 
 def test_the_remedy_for_jars_and_classes_is_a_program() -> None:
-    """It is what `make setup` runs."""
+    """It is the program that `make setup` runs."""
     assert software._PREPARE.removeprefix("python -m ") == setup.__name__

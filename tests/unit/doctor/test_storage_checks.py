@@ -1,4 +1,4 @@
-"""The doctor on folders: written to, large enough, and able to run programs."""
+"""The doctor on folders: writable, large enough, and able to run programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLENTY = Disk(100 * GIB, 1_000_000, runs_programs=True)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """A folder that is to run programs, on 1 GiB, better 4."""
+    """Return a folder that must run programs, with at least 1 GiB, better 4."""
     return Folder("cache", tmp_path, "PENSTOCK_CACHE", GIB, 4 * GIB, runs_programs=True)
 
 
@@ -37,7 +37,7 @@ def found(folder: Folder, disk: Disk) -> Finding:
     ],
 )
 def test_a_disk_has_room_files_and_runs_programs(folder: Folder, disk: Disk, status: str, said: str) -> None:
-    """What is wrong comes with the setting that chooses another folder."""
+    """The message for a problem has the setting that chooses another folder."""
     finding = found(folder, disk)
     assert (finding.check, finding.status) == ("cache", status), finding
     assert said in finding.found
@@ -46,7 +46,7 @@ def test_a_disk_has_room_files_and_runs_programs(folder: Folder, disk: Disk, sta
 
 
 def test_a_folder_that_cannot_be_written_is_told(folder: Folder) -> None:
-    """With the system's reason."""
+    """The message has the system's reason."""
 
     def refuse(path: Path, has_locks: bool) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_written_is_told(folder: Folder) -> None:
 
 
 def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
-    """Also root cannot write there."""
+    """Even root cannot write there."""
     (tmp_path / "file").touch()
     finding = check_folder(Folder("checkpoint", tmp_path / "file" / "state", "--checkpoint", 0, 0))
     assert finding.status == "failed"
@@ -66,7 +66,7 @@ def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where locks are needed."""
+    """It is reported only where locks are needed."""
 
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -78,7 +78,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_folder_in_which_a_new_one_would_be_is_looked_at(tmp_path: Path) -> None:
-    """Nothing is made by looking, nor left."""
+    """The check creates nothing."""
     new = tmp_path / "a" / "b"
     finding = check_folder(Folder("cache", new, "X", 0, 0, has_locks=True))
     assert finding.status == "ok"
@@ -87,7 +87,7 @@ def test_the_folder_in_which_a_new_one_would_be_is_looked_at(tmp_path: Path) -> 
 
 
 def test_a_real_disk_is_looked_at(tmp_path: Path) -> None:
-    """The metrics are those of the system."""
+    """The numbers are the system's."""
     write_to(tmp_path, True)
     disk = disk_of(tmp_path)
     assert disk.free_bytes > 0
@@ -95,7 +95,7 @@ def test_a_real_disk_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_folders_follow_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache's place is the one that penstock takes."""
+    """The cache is where penstock has it."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/disk1,/disk2")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

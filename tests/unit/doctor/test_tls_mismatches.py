@@ -1,4 +1,4 @@
-"""A client with TLS at a port without it, and the other way around: each binding says so, and soon."""
+"""A TLS client at a port without TLS, and vice versa: each binding reports the mismatch, and soon."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLAIN = [
 
 @contextlib.contextmanager
 def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Let something answer connections, and yield its port."""
+    """Run a server, and yield its port."""
 
     def accept() -> None:
         while True:
@@ -71,7 +71,7 @@ def stay_silent(connection: socket.socket) -> None:
 
 @pytest.fixture(scope="module")
 def tls_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A port that speaks TLS, and says no more."""
+    """Return a port that speaks TLS, and nothing more."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificate, and is not there")
     folder = tmp_path_factory.mktemp("certificates")
@@ -107,7 +107,7 @@ def test_a_port_with_tls_is_told_to_a_client_without_it(uri: str, tls_port: int)
 def test_a_server_that_waits_for_more_is_told_before_the_client_would(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Redis takes the handshake for the beginning of a command; its client would wait for 60 s."""
+    """Redis takes the handshake for the start of a command, and its client would wait for 60 s."""
     monkeypatch.setattr(redis_clients, "_CONNECT_S", 0.3)
     with serving(stay_silent) as port:
         begun_s = time.monotonic()
@@ -120,7 +120,7 @@ def test_a_server_that_waits_for_more_is_told_before_the_client_would(
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_webhook_does_not_wait_for_what_cannot_change(scheme: str, tls_port: int) -> None:
-    """It waits up to `retry_s` for a server that is away."""
+    """It waits up to `retry_s` only for a server that is down."""
 
     def answer_plainly(connection: socket.socket) -> None:
         connection.recv(4096)
@@ -135,7 +135,7 @@ def test_a_webhook_does_not_wait_for_what_cannot_change(scheme: str, tls_port: i
 
 
 def test_a_server_that_refuses_a_client_in_the_words_of_tls_speaks_it() -> None:
-    """Such as one that wants another version, or a certificate."""
+    """It may require another version, or a certificate."""
 
     def refuse(connection: socket.socket) -> None:
         connection.recv(4096)

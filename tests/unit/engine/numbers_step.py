@@ -24,7 +24,7 @@ class Rule:
 
 
 def numbers_in(records: Sequence[Number]) -> Stream:
-    """A data stream of numbers from one partition."""
+    """Return a data stream of numbers from one partition."""
     return Stream("numbers", Number, partitions={"a": list(records)})
 
 

@@ -1,4 +1,4 @@
-"""Runs the core of one step on plain Python records, cut into blocks anyhow."""
+"""Runs the core of one step on plain Python records, cut into blocks at random places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY_GROUP = 7
 
 @dataclass
 class Stream:
-    """An input of the step: its records by source partition."""
+    """One input of the step: its records by source partition."""
 
     name: str
     schema: Any
@@ -49,7 +49,7 @@ class StepBench:
         self._offsets: dict[tuple[int, str], int] = {}
 
     def blocks(self, seed: int = 0, *, cut: bool = False) -> list[Block]:
-        """The records as blocks, in a random order, and cut at random places."""
+        """Return the records as blocks, in a random order and cut at random places."""
         chance = random.Random(seed)
         made = []
         for number, stream in enumerate(self._streams):
@@ -79,7 +79,7 @@ class StepBench:
         return made
 
     def run(self, seed: int = 0, *, cut: bool = False) -> StepResult:
-        """One micro-batch; the state it left is what the next one begins with."""
+        """Run one micro-batch and keep the resulting state for the next one."""
         result, self.stored = run_group(self.core, KEY_GROUP, self.blocks(seed, cut=cut), self.stored)
         for number, stream in enumerate(self._streams):
             for partition, records in stream.partitions.items():
@@ -88,11 +88,11 @@ class StepBench:
 
     @property
     def keys(self) -> int:
-        """How many keys hold anything."""
+        """Return how many keys hold state."""
         return len(group_state(self.core, KEY_GROUP, self.stored).settled_keys())
 
     def emitted(self, result: StepResult, output: str = "") -> list[tuple[Any, Any]]:
-        """What went to an output, with the keys."""
+        """Return what was emitted to an output, with the keys."""
         kind = self.core.outputs[output]
         return [
             pair
@@ -103,7 +103,7 @@ class StepBench:
 
 
 def fingerprint(result: StepResult) -> Any:
-    """Everything that a result holds, to compare it byte for byte."""
+    """Return everything in a result, to compare results byte for byte."""
     emissions: dict[str, list[Any]] = {}
     for emission in result.emissions:
         rows = [*zip(emission.keys.to_pylist(), map(repr, emission.batch.to_pylist()), strict=True)]

@@ -1,4 +1,4 @@
-"""`exchange` and `select`: code on columns that does to each record what code for single records does."""
+"""`exchange` and `select`: vectorised code treats each record as code for single records does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reading:
 
 @dataclass
 class Found:
-    """What the states of the sensor were before a record."""
+    """The states of a sensor as a record finds them."""
 
     sensor: str
     level: int | None
@@ -107,13 +107,15 @@ def job_of(function: ps.ProcessFunction) -> BatchRunner:
 
 
 def shown(found: Found) -> str:
-    """As text, in which the two zeros differ."""
+    """Return the value as text, in which 0.0 and -0.0 differ."""
     return str(asdict(found))
 
 
 @given(BATCHES)
 def test_exchange_is_get_and_set_for_each_record(batches: list[list[Reading]]) -> None:
-    """It finds the same, and leaves the same: for numbers, text, records, and values that expire."""
+    """`exchange` finds and leaves what `get` and `set` per record would: numbers, text, records, expiring
+    values.
+    """
     one, other = job_of(ByRecord()), job_of(ByColumn())
     for readings in batches:
         inputs = {"readings": [("r", readings)]} if readings else {}
@@ -137,7 +139,7 @@ class Untouched(ps.ProcessFunction):
 
 
 def test_what_an_exchange_finds_cannot_be_changed() -> None:
-    """As the columns of a state cannot."""
+    """The arrays that `exchange` returns are read-only, like the columns of a state."""
     job = ps.Job("j", key_groups=2)
     job.data_stream("readings", schema=Reading).key_by("sensor").process("step", Untouched())
     result = BatchRunner(job).run({"readings": [("r", [Reading("a", 1, "", 0.0)])]})
@@ -155,7 +157,7 @@ class Selected(ps.ProcessFunction):
 
 
 def test_selected_rows_keep_fields_and_get_columns() -> None:
-    """By number, in that order, or by a mask; columns are arrays or lists, also when there are no rows."""
+    """`select` takes row numbers (in that order) or a mask; columns may be arrays or lists, even without rows."""
     job = ps.Job("j", key_groups=1)
     step = (
         job.data_stream("readings", schema=Reading)

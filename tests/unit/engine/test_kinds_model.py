@@ -1,4 +1,4 @@
-"""Every kind of state, whatever is done to it in whatever order: what plain Python holds, also after reloads."""
+"""Every kind of state matches a model in plain Python under any sequence of operations, also after reloads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Change:
 
 @dataclass
 class Record:
-    """Several changes of the states of a key; raises after them if it is to."""
+    """Several changes to the states of a key; the function raises after them if the record says so."""
 
     key: int
     changes: list[Change]
@@ -45,14 +45,14 @@ class Seen:
 
 @dataclass
 class Best:
-    """The highest number, and all that were compared."""
+    """An accumulator: the highest number, and all numbers that were compared."""
 
     number: int
     compared: list[int] = field(default_factory=list)
 
 
 def better(best: Best, other: Best) -> Best:
-    """Changes what it is given, as careless code does."""
+    """Merge in place, as careless user code does."""
     best.number = max(best.number, other.number)
     best.compared += other.compared
     return best
@@ -79,7 +79,7 @@ CHANGES: dict[tuple[str, str], Callable[[Any, Change], None]] = {
 
 @dataclass
 class Plain:
-    """What a key holds, in plain Python."""
+    """The model: what a key holds, in plain Python."""
 
     items: list[int] = field(default_factory=list)
     entries: dict[str, int] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class ByRecord(ps.ConnectedProcessFunction):
 
 
 class ByBatch(ByRecord):
-    """The same in the vectorised form, one record after the other, on what the columns hold."""
+    """The vectorised form of the function: applies the changes of one record after another to the columns."""
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> Any:
         told = []
@@ -160,7 +160,7 @@ class ByBatch(ByRecord):
         return pa.RecordBatch.from_pydict({"text": told})
 
     def _plain(self, slot: int) -> Plain:
-        """What a slot holds; the lists and dicts themselves, which are then changed in place."""
+        """Return what a slot holds as plain lists and dicts (not copies), which code then changes in place."""
         items = self.items.columns().values[slot]
         entries = self.entries.columns().values[slot]
         best, mean = self.best.columns(), self.mean.columns()
@@ -185,7 +185,7 @@ class ByBatch(ByRecord):
 
 
 def runs(methods: list[tuple[str, str]]) -> st.SearchStrategy[dict[str, list[Record]]]:
-    """What a stream brings in a micro-batch, by its partitions."""
+    """Return what a stream delivers in a micro-batch, by partition."""
     changes = st.tuples(st.sampled_from(methods), st.sampled_from("abc"), st.integers(0, 5))
     records = st.builds(
         lambda key, made, raises: Record(key, [Change(*method, at, n) for method, at, n in made], raises),
@@ -197,12 +197,12 @@ def runs(methods: list[tuple[str, str]]) -> st.SearchStrategy[dict[str, list[Rec
 
 
 METHODS = sorted(CHANGES)
-# Columns set values, and take only those away that can be empty.
+# Vectorised code sets values; it clears only the kinds of state that can be empty.
 IN_COLUMNS = [method for method in METHODS if method not in (("best", "clear"), ("mean", "clear"))]
 
 
 def expected(model: dict[int, Plain], records: list[Record]) -> Iterator[tuple[int, Seen]]:
-    """What is told of records that do not raise; those that do change nothing."""
+    """Return the expected output. Records that raise emit and change nothing."""
     for record in records:
         held = copy.deepcopy(model.get(record.key, Plain()))
         for change in record.changes:
@@ -215,7 +215,7 @@ def expected(model: dict[int, Plain], records: list[Record]) -> Iterator[tuple[i
 @examples(60)
 @given(batches=st.lists(st.tuples(runs(METHODS), runs(METHODS)), max_size=3), seed=st.integers(0, 3))
 def test_every_kind_holds_what_plain_python_holds(batches: Any, seed: int) -> None:
-    """Over several keys and micro-batches, with records that raise, in any order of blocks."""
+    """Several keys, several micro-batches, records that raise, blocks in any order."""
     streams = [Stream("controls", Record, is_control=True), Stream("records", Record)]
     bench = StepBench(ByRecord(), streams, {"": Seen})
     again = StepBench(ByRecord(), streams, {"": Seen})
@@ -231,7 +231,7 @@ def test_every_kind_holds_what_plain_python_holds(batches: Any, seed: int) -> No
 
 @given(batches=st.lists(st.tuples(runs(METHODS), runs(IN_COLUMNS)), max_size=3), seed=st.integers(0, 3))
 def test_both_forms_of_code_see_the_same(batches: Any, seed: int) -> None:
-    """Control records one by one, then data as columns, then control records again."""
+    """Control records are handled one by one, then data as columns, then control records again."""
     streams = [Stream("controls", Record, is_control=True), Stream("records", Record)]
     bench = StepBench(ByBatch(), streams, {"": Seen})
     model: dict[int, Plain] = {}

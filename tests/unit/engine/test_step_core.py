@@ -29,7 +29,7 @@ class Said:
 
 
 class Teller(ps.ConnectedProcessFunction):
-    """Tells for each number what it knows by then; raises for some."""
+    """Emits for each number the rule it knows so far; raises for some numbers."""
 
     side_outputs: ClassVar = {"odd": Number}
     factor = ps.ValueState(int)
@@ -61,7 +61,7 @@ class Teller(ps.ConnectedProcessFunction):
 def fold(
     bench: list[Stream], model: dict[str, dict[int, Any]]
 ) -> tuple[list[Any], list[Any], list[tuple[str, str, int]]]:
-    """The same in plain Python: what is said, what is odd, and who is to blame."""
+    """The model in plain Python: the main output, the side output, and the records to blame."""
     said: list[Any] = []
     odd: list[Any] = []
     blamed: list[tuple[str, str, int]] = []
@@ -99,7 +99,7 @@ RULES = st.dictionaries(
 @examples(60)
 @given(rules=RULES, blocks=RULES, numbers=NUMBERS, seed=st.integers(0, 5))
 def test_any_order_of_blocks_gives_the_fold(rules: Any, blocks: Any, numbers: Any, seed: int) -> None:
-    """Controls come first, streams in order, and what raises leaves no trace but its dead letter."""
+    """Control comes first, streams in order; a record that raises leaves only its dead letter."""
     streams = [
         Stream("rules", Rule, is_control=True, partitions=rules),
         Stream("blocks", Rule, is_control=True, partitions=blocks),
@@ -123,14 +123,14 @@ def test_any_order_of_blocks_gives_the_fold(rules: Any, blocks: Any, numbers: An
         )
     held = {key for values in model.values() for key in values}
     assert bench.keys == len(held)
-    # The state is what the model holds, as the next micro-batch finds it.
+    # The stored state equals the model's, and the next micro-batch finds it.
     for stream in streams:
         stream.partitions = {"a": [Number(key, 2) for key in range(4)]} if stream.name == "numbers" else {}
     assert bench.emitted(bench.run()) == fold(streams, model)[0]
 
 
 class Summer(ps.ProcessFunction):
-    """Sums per key, in columns; refuses thirteen when it has summed already."""
+    """Sums per key, in columns; raises for 13 after it has changed the sum."""
 
     total = ps.ValueState(int)
 
@@ -148,7 +148,7 @@ class Summer(ps.ProcessFunction):
 
 @given(numbers=NUMBERS, seed=st.integers(0, 3))
 def test_columns_isolate_the_culprits_too(numbers: Any, seed: int) -> None:
-    """A vectorised function that raises is given halves until the records to blame stand alone."""
+    """When a vectorised function raises, the batch is halved until the culprits stand alone."""
     stream = Stream("numbers", Number, partitions=numbers)
     bench = StepBench(Summer(), [stream], {"": Number})
     result = bench.run(seed, cut=True)
@@ -214,7 +214,7 @@ def is_short(pair: Pair) -> bool:
     ],
 )
 def test_keys_of_several_fields_text_and_functions(key: Any, texts: list[str]) -> None:
-    """Whatever makes the key, user code sees it, and state belongs to it, also after a reload."""
+    """User code sees the key, whatever it is made of, and state belongs to it, also after a reload."""
     stream = Stream("pairs", Pair, key=key, partitions={"a": [Pair(1, "a"), Pair(1, "bb"), Pair(1, "a")]})
     bench = StepBench(Seen(), [stream], {"": Said})
     assert [said.text for _, said in bench.emitted(bench.run())] == texts
@@ -239,7 +239,7 @@ class PairCounter(ps.ProcessFunction):
 
 
 def test_columns_under_keys_of_two_fields() -> None:
-    """State belongs to the pair, over micro-batches."""
+    """State belongs to the pair of fields, over several micro-batches."""
     pairs = [Pair(1, "a"), Pair(1, "b"), Pair(1, "a"), Pair(2, "a")]
     stream = Stream("pairs", Pair, key=("left", "right"), partitions={"a": pairs})
     bench = StepBench(PairCounter(), [stream], {"": Said})
@@ -266,7 +266,7 @@ def test_state_of_another_shape_is_refused() -> None:
 
 
 class Silent(ps.ProcessFunction):
-    """Only keeps."""
+    """Keeps state and emits nothing."""
 
     total = ps.ValueState(int)
 
@@ -275,7 +275,7 @@ class Silent(ps.ProcessFunction):
 
 
 def test_a_vectorised_function_may_emit_nothing() -> None:
-    """`-> None` says so."""
+    """A vectorised function annotated with `-> None` emits nothing."""
     assert output_type(Silent(), None, "silent") is None
     stream = numbers_in([Number(1, 5)])
     bench = StepBench(Silent(), [stream], {})

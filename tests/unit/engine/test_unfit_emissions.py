@@ -1,4 +1,6 @@
-"""What a step emits and does not fit its output, and records that refuse their values: dead letters, and no more."""
+"""Emissions that do not fit the output, and records that reject their values, become dead letters; nothing
+else fails.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Emitter(ps.ProcessFunction):
 
 
 def test_what_does_not_fit_the_output_is_a_dead_letter() -> None:
-    """An emitted record of a wrong type costs itself; an undeclared side output the whole record."""
+    """An emitted record of a wrong type costs only itself; an undeclared side output costs the whole input
+    record.
+    """
     values = [0, 1, 2, 3, 4, 0]
     stream = numbers_in([Number(5, value) for value in values])
     bench = StepBench(Emitter(), [stream], {"": Number, "odd": Number})
@@ -56,7 +60,7 @@ def test_what_does_not_fit_the_output_is_a_dead_letter() -> None:
 
 @dataclass
 class Strict:
-    """A record that checks its values."""
+    """A record class that validates its values."""
 
     key: int
     value: int
@@ -73,7 +77,7 @@ class Echo(ps.ProcessFunction):
 
 @pytest.mark.parametrize("raw", [True, False])
 def test_a_record_that_refuses_its_values_is_a_dead_letter(raw: bool) -> None:
-    """Its own class raises, so its bytes come from the columns; the reason is text that can be written."""
+    """Its class raises, so the dead letter's bytes come from the columns; its reason is valid text."""
     stream = numbers_in([Number(1, 1), Number(2, 13), Number(3, 3)])
     blocks = StepBench(Echo(), [stream], {}).blocks()
     if not raw:
@@ -99,7 +103,7 @@ class Told:
 
 
 class Careless(ps.ProcessFunction):
-    """Emits columns that are wrong in the way that the value says, each with the rows that it came from."""
+    """Emits columns that are wrong in the way that the input value names, with the source row of each."""
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> tuple[pa.RecordBatch, Any]:
         values = records.column("value").to_pylist()
@@ -122,7 +126,7 @@ class Careless(ps.ProcessFunction):
     ],
 )
 def test_columns_that_do_not_fit_the_output_cost_their_records(value: int, message: str) -> None:
-    """What is emitted in columns is looked at as closely as objects are."""
+    """Emitted columns are checked as strictly as emitted objects."""
     stream = numbers_in([Number(1, 0), Number(2, value), Number(3, 0)])
     bench = StepBench(Careless(), [stream], {"": Told})
     result = bench.run()
@@ -139,7 +143,7 @@ class Listed:
 
 
 class Distracted(ps.ProcessFunction):
-    """Emits values of nested types that are wrong inside."""
+    """Emits nested values of a wrong type."""
 
     def process_record(self, number: Number, ctx: ps.Context) -> Iterator[Any]:
         items: dict[int, Any] = {0: [1], 1: [None], 2: [object()], 3: "one"}
@@ -147,7 +151,7 @@ class Distracted(ps.ProcessFunction):
 
 
 def test_nested_values_that_do_not_fit_are_dead_letters() -> None:
-    """Nothing is emitted that the next step could not read."""
+    """Only what the next step can read is emitted."""
     stream = numbers_in([Number(1, value) for value in (0, 1, 2, 3, 0)])
     bench = StepBench(Distracted(), [stream], {"": Listed})
     result = bench.run()

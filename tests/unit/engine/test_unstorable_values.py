@@ -1,4 +1,4 @@
-"""Values that cannot be stored: each costs the record that set it, and what was stored before stays."""
+"""A value that cannot be stored costs the record that set it; the earlier value stays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Limits:
 
 
 class Keeper(ps.ProcessFunction):
-    """Keeps what cannot always be kept."""
+    """Sets values, some of which cannot be stored."""
 
     count = ps.ValueState(int)
     name = ps.ValueState(str)
@@ -61,7 +61,7 @@ class Keeper(ps.ProcessFunction):
 
 @pytest.mark.parametrize("state", sorted(Keeper.bad))
 def test_a_value_that_cannot_be_stored_costs_its_record(state: str) -> None:
-    """Python's values may lie outside what a column can hold; the record that set one becomes a dead letter."""
+    """Python values may exceed the range of a column; the record that set one becomes a dead letter."""
     numbers = [Number(key, value) for value in (1, 3, 5) for key in (1, 2)] + [Number(9, 3)]
     bench = StepBench(Keeper(state), [numbers_in(numbers)], {"": Number})
     result = bench.run()
@@ -74,7 +74,7 @@ def test_a_value_that_cannot_be_stored_costs_its_record(state: str) -> None:
 
 
 class ColumnKeeper(ps.ProcessFunction):
-    """The same for columns: keeps names, of which some cannot be kept."""
+    """The vectorised form: sets names, some of which cannot be stored."""
 
     name = ps.ValueState(str)
 
@@ -86,7 +86,7 @@ class ColumnKeeper(ps.ProcessFunction):
 
 
 def test_columns_that_cannot_be_stored_cost_their_records() -> None:
-    """Also in the vectorised form exactly the culprits are found."""
+    """The vectorised form also finds exactly the culprits."""
     numbers = [Number(key, value) for value in (1, 3, 5) for key in (1, 2)] + [Number(9, 3)]
     stream = numbers_in(numbers)
     bench = StepBench(ColumnKeeper(), [stream], {"": Number})
@@ -98,7 +98,7 @@ def test_columns_that_cannot_be_stored_cost_their_records() -> None:
 
 
 class Cautious(Keeper):
-    """Catches what it is told about values that cannot be kept."""
+    """Catches the error for a value that cannot be stored."""
 
     def process_record(self, number: Number, ctx: ps.Context) -> Iterator[Number]:
         try:
@@ -108,7 +108,7 @@ class Cautious(Keeper):
 
 
 class CautiousColumns(ps.ProcessFunction):
-    """The same for columns."""
+    """The vectorised form of `Cautious`."""
 
     name = ps.ValueState(str)
 
@@ -138,7 +138,7 @@ def test_a_function_may_go_on_without_the_value(function: ps.ProcessFunction) ->
 
 
 class Controlled(ps.ConnectedProcessFunction):
-    """Keeps what it is told by control records, also what cannot be kept; vectorised for data."""
+    """Stores what control records set, including values that cannot be stored; vectorised for data."""
 
     level = ps.ValueState(int)
 
@@ -152,7 +152,7 @@ class Controlled(ps.ConnectedProcessFunction):
 
 
 def test_control_that_cannot_be_stored_costs_the_control_record() -> None:
-    """In front of a vectorised function too; data sees what was told before."""
+    """This holds before a vectorised function too; data sees the earlier setting."""
     bench = StepBench(
         Controlled(),
         [

@@ -1,4 +1,4 @@
-"""The top speeds: what a loop in plain Python tells, however the reports are cut into micro-batches."""
+"""The top speeds equal those of a loop in plain Python, however the reports are cut into micro-batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 
 def told(reports: list[Record], size: int, partitions: int = 2) -> list[Record]:
-    """What the job tells of the reports, in micro-batches of a size."""
+    """Return the job's output for the reports, in micro-batches of a given size."""
     job = BatchRunner(JOB, parallelism=partitions)
     found = []
     for number in range(0, len(reports), size):
@@ -38,7 +38,7 @@ def by_car(found: list[Record]) -> dict[int, list[Record]]:
 
 @pytest.mark.parametrize("size", [1, 17, 1000])
 def test_top_speeds_are_those_of_the_reference(size: int) -> None:
-    """Each car's in its order; many are of an earlier report than the one at which they are told."""
+    """Each car's are in order; many come from an earlier report than the one that triggers the output."""
     reports = list(feed.reports(3, 80 if size == 1 else 240))
     wanted = list(reference.top_speeds(reports))
     assert len(wanted) > 20
@@ -57,7 +57,7 @@ report = st.builds(
 @examples(20)
 @given(drawn=st.lists(report, max_size=30), size=st.integers(1, 10))
 def test_any_reports_give_those_of_the_reference(drawn: list[Record], size: int) -> None:
-    """Also with equal speeds, exactly fifty metres, and exactly ten seconds."""
+    """This includes equal speeds, exactly fifty metres, and exactly ten seconds."""
     time, distances, reports = 0, [0.0, 0.0], []
     for one in drawn:
         time += one["after"]

@@ -25,13 +25,13 @@ JOB: JobDescription = load_job(str(EXAMPLE / "rules_job.py")).job
 rules_job: Any = sys.modules["rules_job"]
 
 Record = dict[str, Any]
-# What a rule looks back on belongs to its name, so that an update never asks for what was not kept.
+# A rule's window is part of its name, so that an update never needs payments that were not kept.
 WINDOWS: dict[str, Record] = {"a": {"last": 2}, "b": {"minutes": 3}, "c": {"minutes": 10}, "d": {}}
 MAX_LATE_MINUTES = 3
 
 
 class Model:
-    """What the job must do, one thing after the other; it keeps every payment that a rule has ever measured."""
+    """The model, one record after another; it keeps every payment that a rule has ever measured."""
 
     def __init__(self) -> None:
         self.rules: dict[str, Record] = {}
@@ -39,7 +39,7 @@ class Model:
         self.controls = 0
 
     def command(self, kind: str, payload: Any) -> tuple[str, Any]:
-        """The status of a command, and what it replies."""
+        """Return the status of a command, and its reply."""
         name = payload["name"] if isinstance(payload, dict) else payload
         rule = self.rules.get(name)
         if kind in ("delete-rule", "pause-rule", "resume-rule", "update-rule") and rule is None:
@@ -76,7 +76,7 @@ class Model:
                 del self.seen[account, rule]
 
     def judge(self, payment: Record) -> list[tuple[str, int, int, str]]:
-        """Rule, its version, the control version, and why, of each alert."""
+        """Return rule, version, control version and reason of each alert."""
         alerts = []
         for name, rule in self.rules.items():
             fits = (
@@ -151,7 +151,7 @@ any_batch = st.tuples(
 
 
 class Driver:
-    """The job beside its model; each micro-batch is run twice, in two orders, and must give the same bytes."""
+    """The job beside its model; each micro-batch runs twice, in two orders, and must give the same bytes."""
 
     def __init__(self, partitions: int) -> None:
         self.job = BatchRunner(JOB, parallelism=partitions)
@@ -160,10 +160,10 @@ class Driver:
         self.sent = 0
 
     def run(self, given: list[tuple[str, Any]], rules: list[Record], payments: list[Record]) -> list[str]:
-        """The rules that gave alerts, in their order."""
+        """Return the rules that gave alerts, in order."""
         sent = [self.command(kind, payload) for kind, payload in given]
         timed = [self.timed(payment) for payment in payments]
-        # An account's payments come from one partition, for there is no order between partitions.
+        # An account's payments come from one partition, since partitions have no order among them.
         halves: list[list[Record]] = [
             [p for p in timed if (p["account"] in ("A1", "A3")) == half] for half in (True, False)
         ]
@@ -199,7 +199,7 @@ class Driver:
         return {"id": f"{self.sent}", "kind": kind, "target": {"step": "judge"}, "payload": payload}
 
     def timed(self, payment: Record) -> Record:
-        """The payment with its own time: behind the newest one by no more than it may be late."""
+        """Return the payment with its own time: older than the newest one by at most the lateness."""
         self.minute += payment["minute"]
         at = NOW + dt.timedelta(minutes=self.minute - payment["late"])
         return {**{name: payment[name] for name in ("account", "country", "merchant", "amount")}, "at": at}
@@ -208,14 +208,14 @@ class Driver:
 @examples(20)
 @given(run=st.lists(any_batch, max_size=5), partitions=st.integers(1, 4))
 def test_alerts_and_receipts_are_those_of_the_model(run: list[Any], partitions: int) -> None:
-    """Whatever happens to the rules between and beside the payments, for any number of tasks and any order."""
+    """This holds for any changes to the rules among the payments, any number of tasks and any order."""
     driver = Driver(partitions)
     for sent, rules, payments in run:
         driver.run(sent, rules, payments)
 
 
 def test_a_rule_that_does_not_fit_is_rejected() -> None:
-    """The receipt tells what is wrong with it; the rules stay as they are."""
+    """The receipt says what is wrong with it; the rules do not change."""
     job = BatchRunner(JOB, parallelism=2)
     payload = {"name": "a", "version": 1, "measure": "average", "threshold": 1, "action": "look"}
     result = job.run(commands(command_to("judge", "add-rule", payload)))
@@ -225,7 +225,7 @@ def test_a_rule_that_does_not_fit_is_rejected() -> None:
 
 @pytest.mark.parametrize("late_minutes", [0, 10])
 def test_a_late_payment_is_judged_by_its_own_time(late_minutes: int) -> None:
-    """What came before it in time counts, what came after it does not, up to one window of lateness."""
+    """Earlier payments count, later ones do not, up to one window of lateness."""
     rule = rules_job.Rule("r", 1, "count", 1, "look", minutes=10)
     at = [NOW, NOW + dt.timedelta(minutes=15), NOW + dt.timedelta(minutes=15 - late_minutes)]
     payments = [rules_job.Payment("A1", "DE", "fuel", 1, time) for time in at]
@@ -236,7 +236,7 @@ def test_a_late_payment_is_judged_by_its_own_time(late_minutes: int) -> None:
 
 
 def test_one_rule_is_paused_resumed_cleared_and_deleted() -> None:
-    """Others continue; a paused rule does not see what comes meanwhile, and a cleared one begins anew."""
+    """Other rules continue; a paused rule does not see payments meanwhile, and a cleared one starts anew."""
     driver = Driver(partitions=3)
     payment = {"account": "A1", "country": "DE", "merchant": "fuel", "amount": 5, "minute": 0, "late": 0}
     rule = {"version": 1, "measure": "sum", "threshold": 9, "action": "look", **WINDOWS["a"]}
@@ -256,7 +256,7 @@ def test_one_rule_is_paused_resumed_cleared_and_deleted() -> None:
 
 
 def test_a_listed_rule_is_whole_however_it_came() -> None:
-    """Also with the fields that its command has left at their defaults."""
+    """It includes the fields that its command left at their defaults."""
     job = BatchRunner(JOB)
     rule = {"name": "a", "version": 1, "measure": "count", "threshold": 1, "action": "look"}
     result = job.run(commands(command_to("judge", "add-rule", rule), command_to("judge", "list-rules")))

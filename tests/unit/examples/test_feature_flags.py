@@ -1,4 +1,4 @@
-"""The feature-flags example: exposures are those of a model that looks through everything it was ever told."""
+"""The feature-flags example: exposures equal those of a model that searches the whole history of commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Held = list[tuple[dt.datetime | None, Any]]
 
 
 def held_at(said: Held, time: dt.datetime | None) -> Any:
-    """What was said last of those that begin latest, of all that begin by a time; None begins first of all."""
+    """Return the newest value among those with the latest start by a time; None starts first of all."""
     begun = [
         (start is not None, start, number)
         for number, (start, _) in enumerate(said)
@@ -38,7 +38,7 @@ def held_at(said: Held, time: dt.datetime | None) -> Any:
 
 
 class Model:
-    """What the job must do; it keeps all that was said, in the order in which it came."""
+    """The model; it keeps all commands in order of arrival."""
 
     def __init__(self) -> None:
         self.flags: dict[str, Held] = {}
@@ -99,14 +99,14 @@ def command(number: int, names: list[str], since: dt.datetime | None) -> bytes:
 @examples(20)
 @given(run=st.lists(any_batch, max_size=5), partitions=st.integers(1, 4))
 def test_exposures_are_those_of_the_model(run: list[Any], partitions: int) -> None:
-    """For flags and kills at any time, said in any order, and for views in any order; a replay gives the same bytes."""
+    """Flags, kills and views have any times and any order; a replay gives the same bytes."""
     job = BatchRunner(JOB, parallelism=partitions)
     model = Model()
     sent = 0
     for kills, flags, views in run:
         commands = [command(sent + n, *kill) for n, kill in enumerate(kills)]
         sent += len(kills)
-        # A user's views come from one partition, for there is no order between partitions.
+        # A user's views come from one partition, since partitions have no order among them.
         halves = [[view for view in views if (view.user < "c") == half] for half in (True, False)]
         inputs: Any = {
             "commands": [("c", commands)],
@@ -131,14 +131,14 @@ def test_exposures_are_those_of_the_model(run: list[Any], partitions: int) -> No
 
 
 def test_buckets_never_change() -> None:
-    """Who has a feature must not depend on the machine or on the version of Python."""
+    """The assignment must not depend on the machine or the version of Python."""
     buckets = [round(flags_job.bucket(user, "checkout"), 3) for user in USERS[:3]]
     assert buckets == [75.403, 14.751, 84.264]
     assert round(flags_job.bucket("ann", "dark"), 3) != buckets[0]
 
 
 def test_a_percentage_is_that_part_of_the_users() -> None:
-    """About as many of all users, and of one flag's users as many of another's."""
+    """It is about that share of all users, and of one flag's users for another flag."""
     users = [f"user-{number}" for number in range(10_000)]
     on = {flag: {user for user in users if flags_job.bucket(user, flag) < 20} for flag in ("a", "b")}
     found = Counter(flag for flag, some in on.items() for _ in some)

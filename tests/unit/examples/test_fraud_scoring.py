@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 def test_each_version_is_valid_and_the_second_finds_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ONNX, with the sample that was exported beside it."""
+    """Each is valid ONNX, with its exported sample."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     from fraud_scoring.feed import day  # type: ignore[import-not-found]  # found by the line above
     from fraud_scoring.train import train  # type: ignore[import-not-found]  # found by the line above
@@ -39,7 +39,7 @@ def test_each_version_is_valid_and_the_second_finds_more(
         found[version] = {score.payment for score in scores if score.score >= 0.5}
     assert len(found["1"] & set(fraud)) < 0.7 * len(fraud) < 0.9 * len(fraud) < len(found["2"] & set(fraud))
     assert len(found["3"] - set(fraud)) > 100
-    # What it scored in the micro-batch in which it was promoted does not count.
+    # Its scores from the micro-batch in which it was promoted do not count.
     for _ in range(2):
         run.send("payments", *payments)
         scores = run.run_batch().output("scores")

@@ -1,4 +1,4 @@
-"""The profit per month: sums and counts are those of the sales, and what is no sale is a dead letter."""
+"""The profit per month: sums and counts are right, and invalid lines are dead letters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TWO_SECONDS = dt.timedelta(seconds=2)
 
 
 def test_each_two_seconds_give_the_profit_of_their_months() -> None:
-    """Against sums over the lines; every line is in exactly one window, or a dead letter."""
+    """They are compared with sums over the lines; every line is in exactly one window, or a dead letter."""
     job = BatchRunner(JOB, parallelism=2)
     lines = list(sales_server.sales(400))
     wanted: dict[tuple[str, dt.datetime], Counter[str]] = {}

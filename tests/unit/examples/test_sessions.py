@@ -1,4 +1,4 @@
-"""The sessions: those of a model in plain Python, and every click is in one of them or late."""
+"""The sessions equal those of a model in plain Python, and every click is in one of them or late."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_click(click: Record) -> Any:
 
 
 def compared(batches: list[list[Record]]) -> tuple[list[Record], list[Record]]:
-    """Run the job and the model on micro-batches of clicks; the sessions and the late clicks that both told."""
+    """Run the job and the model on micro-batches of clicks; return the sessions and late clicks of both."""
     job, model = BatchRunner(JOB, parallelism=2), reference.Model()
     sessions: list[Record] = []
     late: list[Any] = []
@@ -71,5 +71,5 @@ click = st.builds(
 @examples(20)
 @given(st.lists(st.lists(click, max_size=8), max_size=6))
 def test_any_clicks_give_the_sessions_of_the_model(batches: list[list[Record]]) -> None:
-    """In any order; also those exactly a gap apart, and those that join two sessions."""
+    """Clicks come in any order, also exactly a gap apart, and between two sessions."""
     compared(batches)

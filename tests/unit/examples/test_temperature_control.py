@@ -1,4 +1,4 @@
-"""The temperature-control example: both forms of the job emit exactly what the reference fold says."""
+"""The temperature-control example: both forms of the job emit exactly what the reference model does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ JOBS: dict[str, JobDescription] = {
     name: load_job(str(EXAMPLE / f"{name}.py")).job for name in ("job", "vectorised")
 }
 
-# Taken here, since other tests forget what they have imported.
+# Taken here, since other tests unload what they have imported.
 MESSAGES = sys.modules["messages_pb2"]
 
 
@@ -58,11 +58,11 @@ def core(job: JobDescription) -> StepCore:
     return plan.core(job.graph.steps()[0])
 
 
-# The first run of each step loads much, and the machine may be busy.
+# The first run of each step imports a lot, and the machine may be busy.
 
-# Few sensors, so that records meet; some of them far apart, so that several key groups take part.
+# Few sensors, so that records meet; some far apart, so that several key groups are used.
 sensors = st.sampled_from([0, 1, 2, 3, -1, 2**31 - 1, -(2**63), 2**63 - 1])
-# Temperatures around the settings are likely, so that commands come; extreme ones are possible.
+# Temperatures near the settings are likely, so that there are commands; extreme ones are possible.
 temperatures = st.one_of(
     st.sampled_from([18.0, 19.0, 19.999999999999996, 20.0, 20.5, 21.0, 22.0, -0.0, 1e308, -1e308]),
     st.floats(allow_nan=True, allow_infinity=True),
@@ -93,7 +93,7 @@ class Driver:
         self.next_offset = {SETTINGS: 0, READINGS: 0}
 
     def run(self, batch: Batch) -> dict[int, list[str]]:
-        """The commands of a micro-batch, by sensor."""
+        """Return the commands of a micro-batch, by sensor."""
         blocks: dict[int, list[Block]] = {}
         for number, records in enumerate(batch):
             for block in self.blocks(number, records):
@@ -115,7 +115,7 @@ class Driver:
         return found
 
     def blocks(self, number: int, records: list[Record]) -> list[Block]:
-        """Records of one input as blocks of any size, from one partition."""
+        """Return the records of one input as blocks of any size, from one partition."""
         kind = self.core.inputs[number].record_type
         found = []
         while records:
@@ -138,7 +138,7 @@ def emitted(result: StepResult) -> list[tuple[int, str]]:
 
 
 def expected(run: list[Batch]) -> list[dict[int, list[str]]]:
-    """What the reference says, for each batch and sensor."""
+    """Return the reference's result, for each batch and sensor."""
     fold = reference.Fold()
     found: list[dict[int, list[str]]] = []
     for batch_settings, batch_readings in run:
@@ -175,7 +175,7 @@ def test_the_step_equals_the_fold(form: str, run: list[Batch], seed: int) -> Non
 def test_either_form_goes_on_from_the_others_state(
     before: list[Batch], after: list[Batch], order: list[str]
 ) -> None:
-    """State written by one form is read by the other, so a job may change its form without losing anything."""
+    """State of one form is readable by the other, so a job may change its form without loss."""
     first, second = (Driver(JOBS[form], random.Random(0)) for form in order)
     found = [first.run(batch) for batch in before]
     second.state = first.state
@@ -201,7 +201,7 @@ def test_a_replayed_batch_gives_the_same_bytes(run: list[Batch], seed: int) -> N
 
 
 def test_both_forms_emit_the_same_records_in_the_same_order() -> None:
-    """In large batches as well, where a sort that is not stable would show, and across sensors."""
+    """Large batches, in which an unstable sort would show, are included; the order holds across sensors."""
     numbers = random.Random(3)
     wishes = [setting(20.0, sensor) for sensor in range(3)]
     measured = [reading(numbers.uniform(15, 25), numbers.randrange(3)) for _ in range(5_000)]
@@ -225,14 +225,14 @@ def test_readings_in_the_band_leave_the_state_alone(form: str) -> None:
 
 
 def test_the_documented_example_of_the_reference() -> None:
-    """The docstring of the reference says the truth."""
+    """The example in the reference's docstring is right."""
     import doctest
 
     assert doctest.testmod(reference).failed == 0
 
 
 def test_the_generated_module_is_that_of_the_proto_file(tmp_path: Path) -> None:
-    """`messages_pb2.py` was generated from `messages.proto` as it is now."""
+    """`messages_pb2.py` matches the present `messages.proto`."""
     target = tmp_path / "descriptors"
     command = ["-m", "grpc_tools.protoc", f"-I{EXAMPLE}", f"--descriptor_set_out={target}", "messages.proto"]
     subprocess.run([sys.executable, *command], check=True)
@@ -270,7 +270,7 @@ def test_messages_of_the_protobuf_library_are_read(stream: str) -> None:
 
 
 def test_commands_are_read_by_the_protobuf_library() -> None:
-    """What the sink writes parses with the plain protobuf library; the enumerations meet by name."""
+    """The plain protobuf library parses what the sink writes; enumerations match by name."""
     (sink,) = (node for node in JOBS["job"].graph.nodes.values() if isinstance(node, SinkNode))
     encoder = format_of("protobuf", sink.record_type, protobuf=sink.protobuf)
     batch = pa.RecordBatch.from_pylist(

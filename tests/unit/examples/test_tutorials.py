@@ -1,4 +1,4 @@
-"""The tutorials show the jobs as they are."""
+"""The code in the tutorials is that of the jobs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PAGES = {
 
 
 def is_part(block: str, code: str) -> bool:
-    """Whether the lines of a block are lines of the code, in order, whatever the indentation."""
+    """Return whether the lines of a block are in the code, in order, regardless of indentation."""
     rest = iter([line.strip() for line in code.splitlines()])
     return all(line in rest for line in filter(None, map(str.strip, block.splitlines())))
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_in_a_tutorial_is_that_of_its_jobs(page: str) -> None:
-    """Each block of one of them; docstrings and methods may be left out."""
+    """Each block matches one job; docstrings and methods may be left out."""
     text = (ROOT / "docs" / "tutorials" / f"{page}.md").read_text()
     codes = [(ROOT / "examples" / job).read_text() for job in PAGES[page]]
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -1,4 +1,4 @@
-"""The notebook of the example on video quality accepts what the job has learned, and no other dump."""
+"""The notebook of the video-quality example accepts the job's learned state, and no other dump."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def dumps(tmp_path: Path, beside: Any) -> tuple[str, str]:
-    """What the job has learned of the titles after one day, and after two."""
+    """Return dumps of the learned state after one day, and after two."""
     quality, feed = beside("quality_job"), beside("video_quality.feed")
     runner = BatchRunner(quality.job)
     for day in (1, 2):
@@ -39,7 +39,7 @@ def dumps(tmp_path: Path, beside: Any) -> tuple[str, str]:
 
 
 def test_a_dump_is_validated_in_the_notebook(dumps: tuple[str, str], beside: Any, tmp_path: Path) -> None:
-    """As run.py does; the notebook that is kept has what it has shown, with a picture."""
+    """run.py does the same; the saved notebook has its output, with a picture."""
     assert beside("video_quality.validation").validate(*dumps, tmp_path / "results") == 6
     kept = json.loads((tmp_path / "results" / "validate.ipynb").read_text())
     shown = [output for cell in kept["cells"] for output in cell.get("outputs", ())]
@@ -51,11 +51,11 @@ def test_a_dump_is_validated_in_the_notebook(dumps: tuple[str, str], beside: Any
 def test_a_dump_of_a_broken_transcoder_is_not_good(
     dumps: tuple[str, str], beside: Any, tmp_path: Path
 ) -> None:
-    """The check that fails says why."""
+    """The failed check says why."""
     quality, feed = beside("quality_job"), beside("video_quality.feed")
 
     class Gullible(quality.Watch):  # type: ignore[misc]  # a class found at run time
-        """Learns everything."""
+        """Learns everything, including anomalies."""
 
         def process_record(self, record: Any, ctx: Any) -> Any:
             self.usual.learn(record, scored=False)
@@ -73,7 +73,7 @@ def test_a_dump_of_a_broken_transcoder_is_not_good(
 
 
 def test_the_notebook_has_no_output() -> None:
-    """As a person finds it."""
+    """The committed notebook is clean."""
     notebook = json.loads((EXAMPLE / "validate.ipynb").read_text())
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert len(code) == 6

@@ -1,4 +1,4 @@
-"""The job of the example on video quality finds what its feed has broken, whatever it starts from."""
+"""The video-quality job finds the playbacks that its feed has broken, from any starting state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def quality(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("batches", [1, 7])
 def test_broken_playbacks_are_found_and_no_others(quality: Any, batches: int) -> None:
-    """However the records are cut; what is unusual is not learned, so it stays unusual."""
+    """Any division of the records works; anomalies are not learned, so they stay anomalies."""
     feed = importlib.import_module("video_quality.feed")
     runner = BatchRunner(quality.job, parallelism=2)
     for day in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""The word counts: those of Python's own counter, over all of the text and over its windows."""
+"""The word counts equal those of Python's Counter, over the whole text and over its windows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counted(text: list[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_batch_job_counts_all_words_when_the_text_has_ended(seed: int) -> None:
-    """Not before, in however many micro-batches the text comes."""
+    """It emits nothing earlier, in however many micro-batches the text comes."""
     job = BatchRunner(BATCH, parallelism=2)
     texts = [lines(100 * seed + part) for part in range(3)]
     for part, text in enumerate(texts):
@@ -48,7 +48,9 @@ def test_the_batch_job_counts_all_words_when_the_text_has_ended(seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_windowed_job_counts_the_words_of_five_seconds_every_second(seed: int) -> None:
-    """A window fires when the clock has passed its end, without a new line; the last ones at the end of the text."""
+    """A window fires when the clock has passed its end, even without input; the last ones at the end of the
+    text.
+    """
     job = BatchRunner(WINDOWED, parallelism=2)
     came: list[tuple[dt.datetime, Counter[str]]] = []
     found = []
@@ -71,7 +73,7 @@ def test_the_windowed_job_counts_the_words_of_five_seconds_every_second(seed: in
 
 
 def test_the_two_jobs_differ_by_one_line() -> None:
-    """And by what they say about themselves."""
+    """Their descriptions differ too."""
     files = [EXAMPLES / "wordcount" / name for name in ("batch_job.py", "windowed_job.py")]
     differing = [
         line

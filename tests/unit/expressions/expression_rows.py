@@ -1,4 +1,4 @@
-"""Records of every type that expressions know, and the values of an expression on them."""
+"""Records with every type that expressions support, and the values of an expression on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FULL: list[dict[str, Any]] = [
 
 @dataclass
 class Outcome:
-    """The values of an expression on the three rows, its type, and the rows without a value with the reasons."""
+    """The values of an expression on the three rows, its type, and the failed rows with the reasons."""
 
     values: list[Any]
     kind: pa.DataType

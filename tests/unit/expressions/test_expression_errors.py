@@ -1,4 +1,4 @@
-"""Wrong, malformed and hostile expressions: each is refused with a sentence and a position, and opens nothing."""
+"""Invalid and hostile expressions are refused with a sentence and a position, and open no file or address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import ExpressionError
 from penstock.expressions.columns import col, lit
 from penstock.expressions.compiler import compile_condition, compile_selection
 
-# What is wrong, the sentence, and where the caret stands.
+# The text, the message, and the position of the caret.
 WRONG = [
     ("temprature > 30", "There is no field 'temprature'; did you mean 'temperature'?", 1),
     ("n > 1 and zzz = 2", "There is no field 'zzz'; the fields are room, ", 11),
@@ -76,7 +76,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "sentence", "column"), WRONG, ids=[case[0] for case in WRONG])
 def test_an_error_says_what_is_wrong_and_where(text: str, sentence: str, column: int) -> None:
-    """The message has the line of the text with a caret below the place."""
+    """The message has the line of the text, and a caret below the place."""
     with pytest.raises(ExpressionError) as caught:
         compile_condition(text, SCHEMA)
     message = str(caught.value)
@@ -101,14 +101,14 @@ def test_an_error_says_what_is_wrong_and_where(text: str, sentence: str, column:
     ],
 )
 def test_a_wrong_selection_is_refused(fields: list[str], sentence: str) -> None:
-    """Names and types of the new records."""
+    """Errors concern names and types of the new records."""
     with pytest.raises(ExpressionError) as caught:
         compile_selection(fields, SCHEMA)
     assert sentence in str(caught.value)
 
 
 def test_columns_refuse_what_they_cannot_be() -> None:
-    """A truth value before there are records, and values that SQL has no text for."""
+    """Refused are a truth value before there are records, and values without a form in SQL."""
     with pytest.raises(ExpressionError, match="has no truth value before records come"):
         bool(col("n") > 1)
     with pytest.raises(ExpressionError, match="cannot stand in an expression"):
@@ -118,7 +118,7 @@ def test_columns_refuse_what_they_cannot_be() -> None:
 
 
 def test_what_is_nested_too_deeply_or_too_long_is_refused() -> None:
-    """Neither the parser nor a worker runs out of stack."""
+    """Neither the parser nor a worker overflows its stack."""
     for text in (
         "(" * 5000 + "n" + ")" * 5000,
         "not " * 4000 + "ok",
@@ -152,7 +152,7 @@ _VALID = [
 
 
 def hostile(seed: int) -> str:
-    """A text from the words of SQL in any order, or a right one with a few characters changed."""
+    """Draw a text of SQL words in any order, or a valid one with a few characters changed."""
     draw = random.Random(seed)
     if draw.random() < 0.6:
         return draw.choice([" ", " ", ""]).join(draw.choices(_WORDS, k=draw.randint(1, 14)))
@@ -183,7 +183,7 @@ def check_refused_or_right(text: str) -> None:
 @examples(60)
 @given(st.integers(0, 10**9))
 def test_a_hostile_text_is_refused_with_its_position_and_opens_nothing(seed: int) -> None:
-    """Fifty texts each time: whatever is not an expression is one sentence, and no file or address is opened."""
+    """Fifty texts each time: an invalid one gives one sentence, and no file or address is opened."""
     with opened() as heard:
         for number in range(50):
             check_refused_or_right(hostile(seed * 50 + number))
@@ -192,5 +192,5 @@ def test_a_hostile_text_is_refused_with_its_position_and_opens_nothing(seed: int
 
 @given(st.text(max_size=60))
 def test_any_text_is_refused_or_right(text: str) -> None:
-    """Also one of any characters."""
+    """Texts have any characters."""
     check_refused_or_right(text)

@@ -1,4 +1,4 @@
-"""Random expressions against the same evaluated row by row in plain Python, with nulls, overflows and wrong casts."""
+"""Random expressions equal a row-by-row evaluation in plain Python, with nulls, overflows and failing casts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BITS = {"INT": 32, "BIGINT": 64}
 
 
 class Fails(Exception):
-    """The row has no value."""
+    """The expression fails for the row."""
 
 
 @dataclass
 class Made:
-    """An expression: its text, its type, and what it is for a row; that raises Fails where it has no value."""
+    """An expression: its text, its type, and a function that gives its value for a row, or raises Fails."""
 
     text: str
     kind: str
@@ -45,7 +45,7 @@ def remainder(one: int, other: int) -> int:
 
 
 def strict(function: Callable[..., Any], *parts: Made) -> Callable[[dict[str, Any]], Any]:
-    """What is null if a part is; all parts are evaluated."""
+    """Return a function that is null if a part is; all parts are evaluated."""
 
     def value(row: dict[str, Any]) -> Any:
         values = [part.value(row) for part in parts]
@@ -55,7 +55,7 @@ def strict(function: Callable[..., Any], *parts: Made) -> Callable[[dict[str, An
 
 
 def integers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Made]:
-    """Sums, products, quotients and remainders of integers, which overflow."""
+    """Draw sums, products, quotients and remainders of integers, which may overflow."""
 
     def make(sign: str, left: Made, right: Made) -> Made:
         kind = max(left.kind, right.kind, key=BITS.__getitem__)
@@ -99,7 +99,7 @@ def tried(part: Made, compute: Callable[..., Any]) -> Callable[[dict[str, Any]],
 
 
 def conditions(numbers: Any, texts: Any) -> st.SearchStrategy[Made]:
-    """Comparisons, and the logic of three values, in which a term that decides ends the evaluation."""
+    """Draw comparisons and three-valued logic, in which a decisive term ends the evaluation."""
 
     def compare(sign: str, left: Made, right: Made) -> Made:
         does = {
@@ -154,7 +154,7 @@ def conditions(numbers: Any, texts: Any) -> st.SearchStrategy[Made]:
 
 
 def choice(condition: Made, one: Made, other: Made) -> Made:
-    """A case, of which only what is chosen is evaluated."""
+    """Draw a CASE, of which only the chosen branch is evaluated."""
     kind = max(one.kind, other.kind, key=lambda name: BITS.get(name, 0))
     return Made(
         f"(case when {condition.text} then {one.text} else {other.text} end)",
@@ -243,11 +243,13 @@ ROWS = st.lists(
 @examples(300)
 @given(EXPRESSIONS, ROWS)
 def test_an_expression_is_what_python_computes_row_by_row(made: Made, rows: list[dict[str, Any]]) -> None:
-    """The values, the rows that fail, and the same for a part of the rows; also after travelling to a worker."""
+    """Compared are values, failing rows, and the result for a part of the rows; also after pickling for a
+    worker.
+    """
     try:
         selection = compile_selection([f"{made.text} as v"], SCHEMA)
     except ExpressionError as e:
-        # A part that is the same for all records fails when the job is described.
+        # A constant part fails already when the job is described.
         assert "This has no value" in str(e)  # noqa: PT017  # either outcome is right
         return
     selection = pickle.loads(pickle.dumps(selection))

@@ -262,7 +262,9 @@ VALUES: list[tuple[str, str, list[Any], list[int]]] = [
 def test_an_expression_has_the_values_and_type_of_sql(
     text: str, kind: str, values: list[Any], failing: list[int]
 ) -> None:
-    """Null where a value is missing or the expression fails; failing rows are reported with the expression."""
+    """It is null where a value is missing or the expression fails; failing rows are reported with the
+    expression.
+    """
     found = outcome(text, **({"limit": 30.0} if "${limit}" in text else {}))
     assert found.values == values
     assert sql_name(found.kind) == kind
@@ -271,7 +273,7 @@ def test_an_expression_has_the_values_and_type_of_sql(
 
 
 def test_every_function_has_a_case() -> None:
-    """No function stands in the table without a value that is tested."""
+    """No function in the table is untested."""
     tested = " ".join(case[0] for case in VALUES)
     aliases = {}
     for name, function in FUNCTIONS.items():
@@ -281,7 +283,7 @@ def test_every_function_has_a_case() -> None:
 
 
 def test_every_function_is_in_the_guide() -> None:
-    """Under each of its names, and no other."""
+    """The guide has all of its names, and no others."""
     guide = (Path(__file__).parents[3] / "docs" / "tables.md").read_text()
     rows = [line for line in guide.splitlines() if line.startswith(("| text |", "| numbers |", "| time |"))]
     rows += [line for line in guide.splitlines() if line.startswith(("| any |", "| nested |"))]
@@ -350,7 +352,7 @@ def test_a_selection_keeps_what_is_copied_and_names_the_rest() -> None:
 
 
 def test_a_time_that_python_cannot_have_fails() -> None:
-    """Beyond the year 9999, which functions on single records could not read."""
+    """Such are years after 9999, which functions on single records could not read."""
     found = outcome("at + interval '500000' week")
     assert found.failures == {
         0: "the selection has no value: field 'v' lies beyond the years 1 to 9999",
@@ -359,7 +361,7 @@ def test_a_time_that_python_cannot_have_fails() -> None:
 
 
 def test_a_parameter_is_null_until_it_has_a_value() -> None:
-    """A condition with it is then true for no record."""
+    """A condition with a null parameter is true for no record."""
     condition = compile_condition(col("n") > param("limit"), SCHEMA, {"limit": pa.int64()})
     mask, failures = condition.rows(rows(), {"limit": pa.scalar(None, pa.int64())})
     assert not mask.any()

@@ -1,4 +1,4 @@
-"""Bounds of micro-batches: how many records of a topic go into one follows from how large they are."""
+"""Bounds of micro-batches: how many records of a topic one may take follows from their size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOUNDS = TopicBounds(2_000_000, 256 * MIB)
 
 
 def test_the_first_micro_batch_is_safe_for_the_largest_records() -> None:
-    """Nobody knows yet how large they are, and Kafka's own limit is 1 MiB."""
+    """Record sizes are unknown at first, so the bound assumes Kafka's limit of 1 MiB."""
     assert next_limit(BOUNDS, None) == 256
     assert next_limit(TopicBounds(100, 256 * MIB), None) == 100
     assert next_limit(TopicBounds(100, 1), None) == 1
@@ -38,13 +38,15 @@ def test_the_first_micro_batch_is_safe_for_the_largest_records() -> None:
     ],
 )
 def test_a_limit_follows_the_size_of_records(mean: float, limit: int, records: int, wanted: int) -> None:
-    """It falls as soon as it is twice too high, and rises where micro-batches are full, so that limits are steady."""
+    """It drops once it is twice too high, and rises while micro-batches are full; otherwise it is steady."""
     assert next_limit(BOUNDS, mean, limit, records) == wanted
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 2000)), min_size=1), st.integers(1, 3000))
 def test_limits_come_to_rest(batches: list[tuple[int, int]], size: int) -> None:
-    """Whatever came before, records of one size soon change the limit no more, and keep its bound by twice at most."""
+    """From any history, records of one size soon leave the limit unchanged, within a factor of two of the
+    bound.
+    """
     mean, limit = RecordSize(), 0
     for records, each in [*batches, *[(5000, size)] * 12]:
         mean.see(records, records * each)
@@ -55,7 +57,7 @@ def test_limits_come_to_rest(batches: list[tuple[int, int]], size: int) -> None:
 
 
 def test_a_few_large_records_among_many_change_little() -> None:
-    """A quiet stream has micro-batches of three records, which may be the largest."""
+    """A quiet stream may have micro-batches of three records that happen to be the largest."""
     mean = RecordSize()
     mean.see(10_000, 10_000 * 100)
     mean.see(3, 3 * MIB)
@@ -65,7 +67,7 @@ def test_a_few_large_records_among_many_change_little() -> None:
 
 
 def test_a_job_begins_small_and_continues_with_what_it_has_learned(tmp_path: Path) -> None:
-    """The planner follows the limits while the query runs; a file that cannot be read is as good as none."""
+    """The planner follows the limits while the query runs; an unreadable file counts as missing."""
     bounds = BatchBounds(tmp_path, {"hits": BOUNDS})
     planned: BatchLimit = pickle.loads(pickle.dumps(bounds.limits["hits"]))
     assert planned.read() == 256
@@ -119,6 +121,6 @@ def test_a_limit_is_read_again_only_when_it_has_changed(
 def test_topics_have_bounds_by_role(
     role: str, parameters: str, records: int | None, max_bytes: int | None
 ) -> None:
-    """Whoever gives a number of records has chosen; control streams are read to their end before data."""
+    """An explicit number of records is the user's choice; control streams are read to their end before data."""
     found = parse_binding("hits", f"kafka://h:1/t{parameters}", role)  # type: ignore[arg-type]
     assert (found.max_records_per_batch, found.max_bytes_per_batch) == (records, max_bytes)  # type: ignore[union-attr]

@@ -1,4 +1,6 @@
-"""Bounded plans: how many micro-batches a bounded run takes, by the files that are there and the limits of bindings."""
+"""Bounded plans: how many micro-batches a bounded run takes, given the available files and the bindings'
+limits.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 def test_files_are_counted_by_the_limits_of_their_binding(
     folder: Path, limit: str, through: str, is_late: str
 ) -> None:
-    """A micro-batch takes whole files, at least one; with one micro-batch no record is late."""
+    """A micro-batch takes whole files, at least one; with a single micro-batch no record is late."""
     head, files, late, _ = explain_bounded(described(TIMED), {"readings": f"jsonl:{folder}{limit}"}).split(
         "\n"
     )
@@ -50,7 +52,7 @@ def test_files_are_counted_by_the_limits_of_their_binding(
 
 
 def test_without_event_time_nothing_is_late(folder: Path) -> None:
-    """The last line says why Spark's own batch engine does not run the job."""
+    """The last line explains why Spark's own batch engine does not run the job."""
     found = explain_bounded(described(PLAIN), {"readings": f"jsonl:{folder}"})
     assert found.startswith("bounded run from the start: through 1 micro-batch\n")
     assert "late" not in found
@@ -69,13 +71,13 @@ def test_without_event_time_nothing_is_late(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_counted_is_said(bindings: dict[str, str], said: str) -> None:
-    """No broker is asked."""
+    """Planning asks no broker, and the plan says so."""
     found = explain_bounded(described(TIMED), bindings)
     assert found.startswith("bounded run from the start: through micro-batches, and one at the end")
     assert said in found
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """As when the job runs."""
+    """The error is the same as when the job runs."""
     with pytest.raises(BindingError, match="does not exist"):
         explain_bounded(described(TIMED), {"readings": f"jsonl:{tmp_path / 'nothing'}"})

@@ -1,4 +1,4 @@
-"""A job on a cluster whose checkpoint is on an object store: what its workers cannot reach is refused."""
+"""A job on a cluster with its checkpoint on an object store: places that workers cannot reach are refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_dead_letters_are_beside_the_state_whatever_the_prefix_has(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["readings", "out", "dead-letters"])
 def test_folders_are_refused(tmp_path: Path, name: str) -> None:
-    """Where all tasks are on the driver's machine they are not."""
+    """Folders are allowed where all tasks run on the driver's machine."""
     (tmp_path / "folder").mkdir()
     uri = f"jsonl:{tmp_path / 'folder'}"
     with pytest.raises(
@@ -96,7 +96,7 @@ def test_folders_are_refused(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_tables_in_folders_are_refused(uri: str, is_reached: bool) -> None:
-    """Those of a catalog and a store that the workers reach are not."""
+    """A catalog and a store that the workers reach are allowed."""
     bindings = {"out": parse_binding("out", uri, "sink")}
     if is_reached:
         check_reach(bindings, "s3://bucket/rooms", MASTER)
@@ -126,7 +126,7 @@ def test_only_stores_of_which_tasks_have_a_client_have_the_state_of_tasks(tmp_pa
 
 @pytest.mark.parametrize("bucket", ["my_rooms", "rooms.2026", "-rooms"])
 def test_a_bucket_that_is_no_host_is_refused(tmp_path: Path, bucket: str) -> None:
-    """Java reads no bucket from such an address."""
+    """Java cannot parse such a bucket from the address."""
     with pytest.raises(CheckpointError, match=f"takes no bucket with the name '{bucket}'"):
         mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
 

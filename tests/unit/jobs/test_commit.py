@@ -1,4 +1,4 @@
-"""Following a run: what steps tell of a micro-batch is counted where it belongs."""
+"""Following a run: what steps report of a micro-batch is counted under the right step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Latest(ps.WindowFunction):
 
 
 def test_what_windows_took_and_did_not_is_counted_by_step(tmp_path: Path) -> None:
-    """Over micro-batches and tasks; how far time is counts no record that left."""
+    """Counts add up over micro-batches and tasks; event-time progress does not count emitted records."""
     committer = following(tmp_path)
     committer.on_batch(0, [time("windows", 1_000), report("late", "windows", 2)])
     committer.on_batch(1, [report("late", "windows", 3, 1), report("without_window", "windows", 1)])
@@ -58,7 +58,7 @@ def test_what_windows_took_and_did_not_is_counted_by_step(tmp_path: Path) -> Non
 
 
 def test_event_time_is_that_of_the_slowest_task(tmp_path: Path) -> None:
-    """Its last report, with how far that is behind the clock, and what holds it."""
+    """The slowest task's last report counts, with its lag behind the clock and what holds it back."""
     committer = following(tmp_path)
     assert committer.summary("id", "stopped").event_time == {}
     committer.on_batch(0, [time("windows", None, "visits/0"), time("windows", 5_000, "visits/1", 1)])
@@ -79,7 +79,7 @@ def test_event_time_is_that_of_the_slowest_task(tmp_path: Path) -> None:
 
 
 class MarkedSink(MemorySink):
-    """A sink that takes note of the mark when it makes a micro-batch visible."""
+    """A sink that records the mark when it publishes a micro-batch."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -91,13 +91,13 @@ class MarkedSink(MemorySink):
 
 
 def marked(checkpoint: Path) -> int:
-    """The micro-batch of which outputs may exist, as far as the disk knows."""
+    """Return the micro-batch whose outputs may exist, according to the disk."""
     path = checkpoint / "begun.json"
     return json.loads(path.read_bytes())["batch"] if path.exists() else -1
 
 
 def test_a_micro_batch_is_marked_before_the_first_sink_has_it(tmp_path: Path) -> None:
-    """The mark comes behind all that a replay needs, while tasks work."""
+    """The mark follows everything that a replay needs, and is written while tasks work."""
     committer = following(tmp_path)
     sink = MarkedSink(tmp_path / "checkpoint")
     committer.bound.sinks["out"] = (sink, *committer.bound.sinks["out"][1:])
@@ -108,7 +108,7 @@ def test_a_micro_batch_is_marked_before_the_first_sink_has_it(tmp_path: Path) ->
 
 
 def test_tasks_that_make_records_visible_begin_behind_the_mark(tmp_path: Path) -> None:
-    """As those of a Kafka sink do that is exactly once."""
+    """The tasks of an exactly-once Kafka sink, for example, start after the mark."""
     committer = following(tmp_path)
     sink = MemorySink(commits_in_tasks=True)
     committer.bound.sinks["out"] = (sink, *committer.bound.sinks["out"][1:])
@@ -117,7 +117,7 @@ def test_tasks_that_make_records_visible_begin_behind_the_mark(tmp_path: Path) -
 
 
 def test_progress_shows_event_time(tmp_path: Path) -> None:
-    """As the summary does, while the job runs."""
+    """Progress shows it while the job runs, as the summary does at the end."""
     committer = following(tmp_path)
     committer.on_batch(0, [time("windows", 5_000)])
     query: Any = SimpleNamespace(_jsq=SimpleNamespace(lastProgress=lambda: None))
@@ -127,7 +127,7 @@ def test_progress_shows_event_time(tmp_path: Path) -> None:
 
 
 def test_what_was_counted_goes_on_when_a_job_is_rescaled(tmp_path: Path) -> None:
-    """A run is one run, however often its job is bound anew."""
+    """Counts continue over a rescaling: it is still one run."""
     before = following(tmp_path)
     before.on_batch(0, [came("visits", 3)])
     watch = RunServices(before.ownership, before.dumps, before.recorder, progress=before.progress)
@@ -139,7 +139,7 @@ def test_what_was_counted_goes_on_when_a_job_is_rescaled(tmp_path: Path) -> None
 
 
 def test_what_commands_referred_to_leaves_a_store(tmp_path: Path) -> None:
-    """When a content was read is known to the next run, too."""
+    """The next run also knows when a content was read."""
     store = ModelledStore()
     store.objects |= {"a": b"{}", "b": b"{}"}
     before = following(tmp_path)
@@ -159,7 +159,7 @@ def came(stream: str, count: int) -> Any:
 
 
 def following(tmp_path: Path) -> BatchCommitter:
-    """Of a job with windows."""
+    """Return the follower of a job with windows."""
     job = ps.Job("job", key_groups=3)
     visits = job.data_stream(
         "visits", schema="page INT, at BIGINT", event_time="at", watermarks=ps.Watermarks.monotonous()

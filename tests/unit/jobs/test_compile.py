@@ -1,4 +1,6 @@
-"""Binding a job: every stream gets its place, and what cannot run is refused before anything is written."""
+"""Binding a job: every stream is assigned its source or sink, and what cannot run is refused before anything
+is written.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def test_each_stream_and_sink_gets_its_place(folder: Path) -> None:
 
 
 def test_dead_letters_stay_in_a_checkpoint_whatever_its_name(tmp_path: Path) -> None:
-    """A folder may have what a URI would take for something else; so it is with the commands of steps."""
+    """A folder's name may look like a URI; the folder of a step's commands is treated alike."""
     folder = tmp_path / "50%25 of? #1"
     (folder / "in").mkdir(parents=True)
     quoted = urllib.parse.quote(str(folder))
@@ -77,7 +79,9 @@ def test_dead_letters_stay_in_a_checkpoint_whatever_its_name(tmp_path: Path) -> 
 
 
 def test_lines_of_text_need_a_record_of_one_text(folder: Path) -> None:
-    """Other records are refused, with what would fit; the bytes of a line are there for dead letters."""
+    """Records with other fields are refused, naming a format that fits; a line's bytes are kept for dead
+    letters.
+    """
     job = ps.Job("job", key_groups=3)
     job.data_stream("readings", schema="text STRING").sink_to("out")
     assert bind(job, folder, readings=f"text:{folder / 'in'}").plan.raw_streams == {"readings"}
@@ -104,7 +108,7 @@ def test_dead_letters_may_have_another_place(folder: Path) -> None:
     ],
 )
 def test_the_parallelism_follows_the_master(folder: Path, settings: dict[str, Any], parallelism: int) -> None:
-    """As given, else the number of cores, but no more than there are key groups."""
+    """It is as given, else the number of cores, but at most the number of key groups."""
     assert bind(plain_job(), folder, settings).lineage.parallelism == parallelism
 
 
@@ -119,14 +123,14 @@ def test_the_parallelism_follows_the_master(folder: Path, settings: dict[str, An
 def test_missing_and_unknown_bindings_are_named(
     folder: Path, bindings: dict[str, str], parts: tuple[str, ...]
 ) -> None:
-    """With the names that there are."""
+    """The message lists the names that exist."""
     with pytest.raises(BindingError) as raised:
         bind(plain_job(), folder, **bindings)
     assert all(part in str(raised.value) for part in parts), raised.value
 
 
 def test_a_stream_and_a_sink_need_two_names(folder: Path) -> None:
-    """A binding's name must be of one of them."""
+    """The name of a binding must belong to exactly one of them."""
     job = ps.Job("job")
     job.data_stream("readings", schema=SCHEMA).sink_to("readings")
     with pytest.raises(BindingError, match="both named 'readings'; rename one"):
@@ -135,7 +139,7 @@ def test_a_stream_and_a_sink_need_two_names(folder: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["amqp", "rabbitmq-stream"])
 def test_a_broker_that_is_away_is_said_before_the_start(folder: Path, scheme: str) -> None:
-    """With the stream's name and the address, and without the password; the job has not begun then."""
+    """The error has the stream's name and the address but not the password, and comes before the job starts."""
     port = free_port()
     with pytest.raises(
         ExternalSystemError, match=f"'readings': no RabbitMQ answers at 127.0.0.1:{port}"
@@ -162,7 +166,7 @@ LOCK = threading.Lock()
 def test_a_function_that_cannot_travel_is_refused(
     folder: Path, use: Callable[[DataStream], object], what: str
 ) -> None:
-    """Before the checkpoint becomes this job's, and with advice."""
+    """It is refused with advice before the checkpoint belongs to this job."""
     job = ps.Job("job")
     stream = job.data_stream("readings", schema=SCHEMA)
     stream.sink_to("out")
@@ -177,7 +181,7 @@ def test_a_function_that_cannot_travel_is_refused(
 
 
 def test_a_job_with_timers_is_woken_at_each_start_also_without_records(folder: Path) -> None:
-    """Its first function with timers needs a new checkpoint, which is said."""
+    """A job whose first function with timers was added later needs a new checkpoint, and is told so."""
 
     def job(function: ps.ProcessFunction) -> ps.Job:
         found = ps.Job("job", key_groups=3)

@@ -1,4 +1,4 @@
-"""The newest dead letters, read from where a job puts them."""
+"""The newest dead letters, read from where a job writes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def at(place: str) -> Binding:
 
 
 def write(binding: Binding, folder: Path, batches: list[int], each: int) -> None:
-    """As the job's own sink does."""
+    """Write dead letters as the job's own sink does."""
     sink = FilesSink(binding)  # type: ignore[arg-type]
     sink.prepare("lineage", str(folder / "checkpoint"))
     for batch in batches:
@@ -44,7 +44,7 @@ def offsets(binding: Binding, most: int) -> list[int]:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_the_newest_of_a_folder_are_found(tmp_path: Path, form: str) -> None:
-    """In the order in which they were written, whatever the format, with the micro-batch that wrote them."""
+    """They come in the order of writing, in any format, with the micro-batch that wrote them."""
     binding = at(f"{form}:{tmp_path / 'letters'}")
     assert newest_letters(binding, 5) == []
     write(binding, tmp_path, [3, 11], 4)
@@ -58,7 +58,7 @@ def test_the_newest_of_a_folder_are_found(tmp_path: Path, form: str) -> None:
 
 
 def test_of_a_large_file_the_end_is_read(tmp_path: Path) -> None:
-    """From the first whole line on."""
+    """Reading starts at the first whole line of the tail."""
     binding = at(f"jsonl:{tmp_path}")
     large = msgspec.structs.replace(letter(0), raw=b"x" * 100_000)
     lines = [msgspec.json.encode(msgspec.structs.replace(large, offset=number)) for number in range(100)]
@@ -69,7 +69,7 @@ def test_of_a_large_file_the_end_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_no_dead_letter_is_told(tmp_path: Path) -> None:
-    """With the file; and a place that nobody can read is said to be one."""
+    """The error names the file; a destination that cannot be read back is named as such."""
     (tmp_path / "part-0001-0000000000.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(CheckpointError, match=r"part-0001-0000000000.jsonl does not hold dead letters"):
         newest_letters(at(f"jsonl:{tmp_path}"), 1)
@@ -81,14 +81,14 @@ def test_what_is_no_dead_letter_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broker() -> tuple[Producer, str]:
-    """A broker that Kafka's client plays itself."""
+    """Return a mock broker inside Kafka's client."""
     producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     (found,) = producer.list_topics(timeout=10).brokers.values()
     return producer, f"{found.host}:{found.port}"
 
 
 def test_the_newest_of_a_topic_are_found(broker: tuple[Producer, str]) -> None:
-    """Of all its partitions, and nothing that others have written there."""
+    """They come from all partitions; messages of other writers are skipped."""
     producer, servers = broker
     for number in range(20):
         producer.produce(
@@ -104,7 +104,7 @@ def test_the_newest_of_a_topic_are_found(broker: tuple[Producer, str]) -> None:
 
 
 def test_a_broker_that_does_not_answer_is_told() -> None:
-    """In time."""
+    """The error comes within the timeout."""
     with pytest.raises(ExternalSystemError, match="no Kafka broker answers"):
         newest_letters(at("kafka://127.0.0.1:1/letters"), 5, 0.5)
 
@@ -121,5 +121,5 @@ def test_a_broker_that_does_not_answer_is_told() -> None:
     ],
 )
 def test_records_are_readable(raw: bytes, most: int, told: tuple[str, str]) -> None:
-    """As text where they are some, also when a character is cut in two."""
+    """Bytes are shown as text where they are valid text, also when a character is cut in two."""
     assert format_record(raw, most) == told

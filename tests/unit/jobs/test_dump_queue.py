@@ -1,4 +1,4 @@
-"""Dumps that commands ask for: where they may go is looked at again when they are made."""
+"""Dumps that commands request: the allowed destinations are checked again when a dump is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.objects.allowed import AllowedPlaces
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that were started; each is replaced by one that ends at once."""
+    """Collects the commands that would be started; each is replaced by one that ends at once."""
     commands: list[list[str]] = []
     real = dump_queue.subprocess.Popen
 
@@ -29,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def dump(tmp_path: Path, to: str, allowed: list[str]) -> tuple[dict[str, object], list[str]]:
-    """What came of a dump of a committed micro-batch, and the notes of the run."""
+    """Return the outcome of a dump of a committed micro-batch, and the notes of the run."""
     checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
     commits = checkpoint.spark_folder / "commits"
     commits.mkdir(parents=True)
@@ -46,7 +46,7 @@ def dump(tmp_path: Path, to: str, allowed: list[str]) -> tuple[dict[str, object]
 
 
 def test_a_dump_goes_where_it_is_allowed(tmp_path: Path, started: list[list[str]]) -> None:
-    """By the path that was compared, in which links are followed."""
+    """The dump uses the path that was checked, with links resolved."""
     (tmp_path / "allowed" / "deep").mkdir(parents=True)
     (tmp_path / "allowed" / "link").symlink_to("deep")
     done, notes = dump(tmp_path, f"{tmp_path}/allowed/link/7", [str(tmp_path / "allowed")])
@@ -57,7 +57,7 @@ def test_a_dump_goes_where_it_is_allowed(tmp_path: Path, started: list[list[str]
 
 @pytest.mark.parametrize("to", ["allowed/out/x", "other/x", "allowed/../other", "allowedness/x"])
 def test_a_dump_goes_nowhere_else(tmp_path: Path, started: list[list[str]], to: str) -> None:
-    """Also when it was asked for while more was allowed, or a link was put there since."""
+    """A destination that was allowed at the request, or that has become a link since, is refused."""
     (tmp_path / "allowed").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "allowed" / "out").symlink_to(tmp_path / "other")

@@ -1,4 +1,4 @@
-"""Events: who did what to a job is written down once, durably, and read together with what commands did."""
+"""Events: who did what to a job is recorded once, durably, and read together with the receipts of commands."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_the_log_is_bounded_and_nobody_who_reads_along_misses_an_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full file is put aside, in the place of the one before; writers at once lose nothing but the oldest."""
+    """A full file is rotated and replaces the previous one; concurrent writers lose only the oldest events."""
     monkeypatch.setattr(events, "_MAX_BYTES", 2_000)
     reader, slow = (NewEvents(tmp_path, with_commands=False) for _ in range(2))
-    # Fewer than a file holds.
+    # This is fewer than a file holds.
     unread = threading.Semaphore(8)
 
     def record(name: str) -> None:
@@ -89,7 +89,7 @@ def test_the_log_is_bounded_and_nobody_who_reads_along_misses_an_event(
 
 
 def test_events_are_read_as_they_were_recorded(tmp_path: Path) -> None:
-    """One line each, with all that belongs to them; without a file there are none."""
+    """Each event is one complete line; without a file there are no events."""
     assert read_events(tmp_path) == []
     first = event(0, "rescaled", job_id="rooms-1", by="ann", batch=7, details={"before": 2, "after": 4})
     record_event(tmp_path, first)
@@ -99,7 +99,7 @@ def test_events_are_read_as_they_were_recorded(tmp_path: Path) -> None:
 
 
 def test_several_processes_record_whole_lines(tmp_path: Path) -> None:
-    """Each event is there once, though all of them are written at the same time."""
+    """Each event is there once, though all processes write at the same time."""
     program = """
 import datetime as dt, sys
 from pathlib import Path
@@ -120,7 +120,7 @@ for number in range(20):
 
 
 def test_half_an_event_is_not_seen_and_goes(tmp_path: Path) -> None:
-    """A line that a crash has cut was never reported; the next event takes its place."""
+    """A line that a crash has cut was never reported; the next event overwrites it."""
     record_event(tmp_path, event(0))
     new = NewEvents(tmp_path, with_commands=False)
     with (tmp_path / EVENTS_FILE).open("ab") as file:
@@ -133,7 +133,7 @@ def test_half_an_event_is_not_seen_and_goes(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event that cannot be written is an error, since a log with gaps is none."""
+    """An event that cannot be written raises an error, so that the log never has gaps."""
     record_event(tmp_path, event(0))
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:5]))
@@ -145,14 +145,14 @@ def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch:
 
 
 def test_a_damaged_log_is_told(tmp_path: Path) -> None:
-    """It names the file."""
+    """The error names the file."""
     (tmp_path / EVENTS_FILE).write_text("{}\n")
     with pytest.raises(CheckpointError, match=r"events in .*events\.jsonl cannot be read"):
         read_events(tmp_path)
 
 
 def test_commands_come_from_their_receipts(checkpoint: Path) -> None:
-    """By time among the others, counted by what became of them, and written nowhere else."""
+    """They are merged by time with other events, counted by outcome, and stored nowhere else."""
     found = newest_events(checkpoint, 100)
     assert kinds(found) == ["started", "commands", "rescaled", "commands", "commands", "finished"]
     commands = found[3]
@@ -170,7 +170,7 @@ def test_commands_come_from_their_receipts(checkpoint: Path) -> None:
 
 
 def test_no_more_receipts_are_decoded_than_needed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be hundreds of thousands."""
+    """A job may have hundreds of thousands of receipts."""
     read: list[Receipt] = []
 
     def counted(folder: Path) -> Any:
@@ -184,7 +184,7 @@ def test_no_more_receipts_are_decoded_than_needed(checkpoint: Path, monkeypatch:
 
 
 def test_new_events_are_told_as_they_come(checkpoint: Path) -> None:
-    """Recorded ones and those of receipts, each once; those from before only when they are asked for."""
+    """Recorded events and receipts are each reported once; earlier ones only on request."""
     new = NewEvents(checkpoint)
     assert new.read() == []
     write_receipts(checkpoint, 20, receipts("c", "DEGRADED", 20))
@@ -196,7 +196,7 @@ def test_new_events_are_told_as_they_come(checkpoint: Path) -> None:
 
 
 def test_following_goes_on(checkpoint: Path) -> None:
-    """Until the caller breaks it off."""
+    """It continues until the caller stops it."""
     told: list[Event] = []
     done = threading.Event()
 
@@ -220,7 +220,7 @@ def test_following_goes_on(checkpoint: Path) -> None:
 
 
 def test_a_run_tells_how_it_began_and_what_was_before(tmp_path: Path) -> None:
-    """A run that was killed has left no word of its end, which the next one tells."""
+    """A killed run leaves no end event, so the next run reports that."""
     first = RunEvents(tmp_path, "rooms", "rooms-1", "ann")
     first.record_start({"parallelism": 2})
     first.add("rescaled", {"after": 4}, by="ben", batch=3)
@@ -245,7 +245,7 @@ def test_a_run_tells_how_it_began_and_what_was_before(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_recorded_and_goes_on(tmp_path: Path) -> None:
-    """With its class, whose fault it is, and its reason, in which no URI tells a password."""
+    """The event has the error's class, fault and reason; passwords in URIs are masked."""
     run = RunEvents(tmp_path, "rooms", "rooms-1", "ann")
     with pytest.raises(BindingError), run.record_failure():
         raise BindingError("amqp://guest:canary-1@h:5672/%2F/rooms does not answer.")
@@ -264,14 +264,16 @@ def test_a_failure_is_recorded_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_failure_that_cannot_be_written_down_is_still_told(tmp_path: Path) -> None:
-    """The job's own error continues, not that of its log."""
+    """The job's own error is raised, not the log's."""
     run = RunEvents(tmp_path / "gone", "rooms", "rooms-1", "ann")
     with pytest.raises(BindingError, match="why"), run.record_failure():
         raise BindingError("why")
 
 
 def test_settings_are_told_without_secrets() -> None:
-    """Those that are not the default; places have no passwords, and settings of Spark named like secrets no value."""
+    """Only non-default settings are listed; passwords in URIs and values of secret-looking Spark settings are
+    masked.
+    """
     settings = RunSettings(
         bindings={"a": "kafka://h:9092/t?sasl.password=canary-1"},
         checkpoint="/somewhere",
@@ -303,7 +305,7 @@ def test_settings_are_told_without_secrets() -> None:
 
 
 def test_who_it_is_says_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's name, or the number of one without."""
+    """The actor is the user's name, or the numeric id where there is no name."""
     monkeypatch.setenv("LOGNAME", "ann")
     assert user_name() == "ann"
 

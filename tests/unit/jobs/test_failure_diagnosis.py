@@ -1,4 +1,6 @@
-"""Failures of a query become sentences, and damage of the checkpoint names the file, however Spark puts it."""
+"""Diagnosis of a failed query: a readable sentence, and the damaged checkpoint file, whatever form Spark's
+error has.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def told(text: str, folder: Path, logged: str = "") -> PenstockError:
     ],
 )
 def test_a_store_that_does_not_answer_is_no_damage(tmp_path: Path, text: str) -> None:
-    """Where tasks keep the state there, no folder is searched for it."""
+    """Where tasks keep state on the store, no local folder is searched for damage."""
     log = SparkLog(tmp_path / "spark.log")
     found = explain_failure(PySparkException(text), log, tmp_path, streams=2, store="s3://bucket/rooms")
     assert isinstance(found, ExternalSystemError)
@@ -70,7 +72,7 @@ def test_a_store_that_does_not_answer_is_no_damage(tmp_path: Path, text: str) ->
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, text: str, name: str) -> None:
-    """The error is of the checkpoint, with what to do."""
+    """The error is about the checkpoint and says what to do."""
     error = told(text.format(tmp_path), tmp_path)
     assert type(error) is CheckpointError
     assert f"{tmp_path}/" in str(error)
@@ -78,7 +80,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, name: str) -> None:
 
 
 def test_a_worker_that_was_killed_is_told_with_what_to_do(tmp_path: Path) -> None:
-    """What Spark's JVM met when it read from the worker says neither."""
+    """Spark's own error on reading from the worker says neither the cause nor the remedy."""
     text = (
         "Job aborted due to stage failure: Task 1 in stage 7.0 failed 1 times, most recent failure: Lost task 1.0: "
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting\n"
@@ -92,13 +94,13 @@ def test_a_worker_that_was_killed_is_told_with_what_to_do(tmp_path: Path) -> Non
 
 
 def test_files_elsewhere_are_not_the_checkpoint(tmp_path: Path) -> None:
-    """A missing file of the user's is no damage of the checkpoint."""
+    """A missing user file is not checkpoint damage."""
     error = told("java.io.FileNotFoundException: File file:/elsewhere/x does not exist", tmp_path)
     assert type(error) is JobFailedError
 
 
 def test_sparks_log_tells_the_file_that_its_error_does_not(tmp_path: Path) -> None:
-    """Only what was logged in this run."""
+    """Only what was logged during this run is searched."""
     logged = (
         f"ERROR Failed to load\nCaused by: Checksum error: file:{tmp_path}/state/0/0/SSTs/8.sst at 0 exp: 1\n"
     )
@@ -114,7 +116,7 @@ def test_sparks_log_tells_the_file_that_its_error_does_not(tmp_path: Path) -> No
 def test_state_that_cannot_be_loaded_is_named_at_min_by_its_folder(
     tmp_path: Path, more: str, name: str
 ) -> None:
-    """With the reason that Spark gives."""
+    """The message has Spark's reason."""
     error = told(NO_NAME + more, tmp_path)
     assert type(error) is CheckpointError
     assert f"{tmp_path / name} cannot be loaded by Spark (java.lang.NullPointerException)" in str(error)
@@ -123,7 +125,7 @@ def test_state_that_cannot_be_loaded_is_named_at_min_by_its_folder(
 
 @pytest.mark.parametrize("kind", [StrictModeError, FencedError])
 def test_penstocks_own_errors_come_through(tmp_path: Path, kind: type[PenstockError]) -> None:
-    """From whatever depth."""
+    """They are found at any depth of the chain of causes."""
     error = told(f"Traceback\npenstock.errors.{kind.__name__}: Record 3 is bad.\n at x", tmp_path)
     assert type(error) is kind
     assert str(error) == "Record 3 is bad."

@@ -1,4 +1,6 @@
-"""What commands referred to leaves a store once no micro-batch can read it again, whatever the store and the run do."""
+"""Fetched content leaves a store once no micro-batch can read it again, whatever happens to the store and the
+run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ KEPT = KeptInStore(Place("s3", "bucket", "rooms/fetched"), {})
 
 
 class Limits(ps.ProcessFunction):
-    """Has a setting that files may have."""
+    """Has a setting whose value may come from a file."""
 
     limit = ps.Setting(int, 0)
 
@@ -45,7 +47,7 @@ def reports(*names: str) -> list[Any]:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_tasks_tell_each_content_that_they_have_read(parallelism: int, tmp_path: Path) -> None:
-    """Of commands that are applied, refused, or sent twice; and nothing for other commands."""
+    """This covers applied, refused and repeated commands, and only commands that refer to content."""
     job = ps.Job("rooms", key_groups=8)
     job.data_stream("visits", schema="user INT").key_by("user").process(
         "limits", Limits(), output="n INT"
@@ -71,7 +73,7 @@ def test_tasks_tell_each_content_that_they_have_read(parallelism: int, tmp_path:
 
 
 def test_a_content_goes_when_no_replay_can_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is away is asked again by a later micro-batch."""
+    """If the store is unreachable, a later micro-batch tries again."""
     fates: list[Fate] = []
     store = ModelledStore(lambda: fates.pop(0) if fates else "well")
     monkeypatch.setattr(fetched_module, "ObjectFolder", lambda *_: store)
@@ -95,7 +97,7 @@ def test_a_content_goes_when_no_replay_can_read_it(monkeypatch: pytest.MonkeyPat
 @examples(30)
 @given(seed=st.integers(0, 2**32))
 def test_random_lives_find_what_they_have_read(seed: int) -> None:
-    """Runs repeat a micro-batch, go back as far as they may, and lose what they noted; old ones commit late."""
+    """Runs repeat micro-batches, go back as far as allowed, and lose their notes; old runs commit late."""
     chance = random.Random(seed)
     store = ModelledStore(lambda: chance.choice(["well", "well", "fails but arrives", "fails"]))
     with mock.patch.object(fetched_module, "ObjectFolder", return_value=store):
@@ -106,7 +108,7 @@ def test_random_lives_find_what_they_have_read(seed: int) -> None:
 
 
 def _live(chance: random.Random) -> dict[str, int]:
-    """Let runs commit micro-batches; return what the last one has noted."""
+    """Let runs commit micro-batches; return the notes of the last one."""
     files = FetchedFiles(KEPT, 1000, AllowedPlaces.of((), ()))
     removal, clock = FetchedRemoval(KEPT, RETAINED), itertools.count()
     commands: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What control streams hold at a start is read before data, when it is more than one micro-batch takes."""
+"""At a start, existing records of control streams are read before data if they exceed one micro-batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.jobs.settings import RunSettings
 
 
 class Pass(ps.ConnectedProcessFunction):
-    """Takes all and gives it on."""
+    """Passes every record on."""
 
     def process_control(self, record: Any, ctx: ps.Context) -> None:
         """Nothing to do."""
@@ -29,7 +29,7 @@ class Pass(ps.ConnectedProcessFunction):
 
 
 class Standing:
-    """A job with two control streams besides commands, whose logs are written by hand as Spark writes them."""
+    """A job with two control streams besides commands; the test writes its Spark logs by hand."""
 
     def __init__(self, folder: Path, limit: str) -> None:
         job = ps.Job("job", key_groups=4)
@@ -50,7 +50,7 @@ class Standing:
             (self.folder / stream / f"{number}.jsonl").write_text('{"page": 1}\n')
 
     def log(self, number: int, *, commit: bool, **positions: int) -> None:
-        """One micro-batch in Spark's logs."""
+        """Write one micro-batch into Spark's logs."""
         lines = [
             json.dumps({"position": positions[name]}) if name in positions else "-"
             for name in self.bound.lineage.streams
@@ -64,7 +64,7 @@ class Standing:
 
 
 def test_a_long_history_is_read_to_its_end_and_no_further(tmp_path: Path) -> None:
-    """What is committed counts, and what comes later need not be read first."""
+    """Committed records count as read, and records that arrive later need not be read first."""
     job = Standing(tmp_path, "?max_bytes_per_batch=5000")
     for stream in ("hits", "rules", "others"):
         job.write(stream, 3)
@@ -84,7 +84,7 @@ def test_a_long_history_is_read_to_its_end_and_no_further(tmp_path: Path) -> Non
 
 
 def test_the_next_start_looks_anew(tmp_path: Path) -> None:
-    """From where the newest plan ends, which is done first."""
+    """It continues from the end of the newest plan, which is run first."""
     job = Standing(tmp_path, "?max_bytes_per_batch=5000")
     job.write("rules", 4)
     job.log(0, commit=True, rules=1)
@@ -95,7 +95,7 @@ def test_the_next_start_looks_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["", "?max_files_per_batch=1"])
 def test_data_waits_for_no_history_that_fits_or_has_a_pace(tmp_path: Path, limit: str) -> None:
-    """A pace is the user's wish, and what fits into one micro-batch is in front of its data anyway."""
+    """A rate limit is the user's choice, and what fits into one micro-batch precedes its data anyway."""
     job = Standing(tmp_path, limit)
     job.write("rules", 3)
     assert not job.history().is_behind()
@@ -103,7 +103,7 @@ def test_data_waits_for_no_history_that_fits_or_has_a_pace(tmp_path: Path, limit
 
 
 class FakeQuery:
-    """A query that commits a micro-batch at each look, and ends after some looks."""
+    """A query that commits a micro-batch at each poll, and ends after a number of polls."""
 
     def __init__(self, job: Standing, positions: list[int], *, ends: bool) -> None:
         self._job = job
@@ -122,17 +122,17 @@ class FakeQuery:
         return not self._ends and not self.stopped
 
     def exception(self) -> None:
-        """It does not fail."""
+        """Return None: the query does not fail."""
 
     def stop(self) -> None:
         self.stopped = True
 
     def awaitTermination(self) -> None:  # as Spark's
-        """It has ended."""
+        """Return True: the query has ended."""
 
 
 def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
-    """How the runner continues from a query that holds data back."""
+    """Return how the runner continues after a query that holds data back."""
     committer: Any = SimpleNamespace(
         plans=SimpleNamespace(pending=None),
         closing=False,
@@ -164,7 +164,7 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
 def test_the_job_goes_on_with_data_when_the_history_is_read(
     tmp_path: Path, bounded: bool, positions: list[int]
 ) -> None:
-    """The query that has read it is stopped, and one that ends by itself has read all that there is."""
+    """The query that read the history is stopped; one that ends by itself has read everything."""
     job = Standing(tmp_path, "?max_bytes_per_batch=5000")
     job.write("rules", 3)
     query = FakeQuery(job, positions, ends=bounded)

@@ -1,4 +1,4 @@
-"""The user's modules that go to the workers, under the names by which they are imported."""
+"""The user's modules are shipped to the workers under the names by which they were imported."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ from penstock.jobs.job_code import find_loaded_modules
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield a folder; modules that a test imports from below it are forgotten after the test."""
+    """Yield a folder; modules that a test imports from it are unloaded after the test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     for name, module in list(sys.modules.items()):
@@ -35,7 +35,7 @@ def _write(path: Path, text: str = "def function(): pass\n") -> None:
 
 
 def test_modules_keep_the_names_by_which_they_were_imported(root: Path) -> None:
-    """Though another folder of the import path lies above theirs."""
+    """The name is kept even if another folder of the import path contains the module's folder."""
     _write(root / "above_the_jobs.py")
     _write(root / "below" / "code_of_a_job.py")
     above = _import(root, "above_the_jobs")
@@ -47,7 +47,9 @@ def test_modules_keep_the_names_by_which_they_were_imported(root: Path) -> None:
 
 
 def test_a_package_goes_with_its_parents(root: Path) -> None:
-    """A function's package, and what it imported from the same folder; modules that were not imported stay."""
+    """Shipped are a function's package and its imports from the same folder; modules that were not imported
+    are not.
+    """
     _write(root / "rules_of_a_job" / "__init__.py", "")
     _write(root / "rules_of_a_job" / "deep" / "__init__.py", "")
     _write(root / "rules_of_a_job" / "deep" / "one.py", "import beside_the_rules\ndef function(): pass\n")
@@ -63,13 +65,13 @@ def test_a_package_goes_with_its_parents(root: Path) -> None:
 
 
 def test_installed_modules_stay(root: Path) -> None:
-    """The workers have them."""
+    """Installed modules are not shipped: the workers have them."""
     _write(root / "alone.py", "import json, pytest, penstock\ndef function(): pass\n")
     assert list(find_loaded_modules([_import(root, "alone").function])) == ["alone.py"]  # type: ignore[attr-defined]
 
 
 def test_functions_that_sql_calls_go_along(root: Path) -> None:
-    """Those of values, of columns and of windows, each from a folder of its own."""
+    """Functions of values, of columns and of windows are shipped, each from its own folder."""
     text = "import penstock as ps\ndef double(x: int) -> int: return 2 * x\n"
     _write(root / "values" / "rules_of_values.py", text)
     _write(root / "columns" / "rules_of_columns.py", "def same(x): return x\n")

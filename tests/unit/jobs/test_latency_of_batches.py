@@ -1,4 +1,4 @@
-"""Latency in micro-batches: outputs count from the records of the streams that lead to their sink, to the commit."""
+"""Latency in micro-batches: measured from the records of the streams that feed a sink to the commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def pages_job() -> ps.Job:
 
 
 def test_outputs_count_from_what_leads_to_their_sink() -> None:
-    """Each of them, until the commit; sinks without output and streams without records have none."""
+    """Each output is measured until the commit; sinks without output and streams without records have no
+    latency.
+    """
     job = pages_job()
     runner = BatchRunner(job, parallelism=2)
     first = runner.run({"visits": [("a", [b'{"page": %d, "count": 1}' % page for page in range(30)])]})

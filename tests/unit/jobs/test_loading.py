@@ -1,4 +1,4 @@
-"""Loading: the job is found in its file, with the modules beside it, or the message says where to look."""
+"""Loading a job: it is found in its file, with the modules beside it, or the error says where to look."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB = "import penstock as ps\n{name} = ps.Job({name!r})\n"
 
 @pytest.fixture(autouse=True)
 def _imports_as_before(tmp_path: Path) -> Iterator[None]:
-    """What a test imports from its folder is forgotten after it."""
+    """Unload what a test imported from its folder."""
     yield
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
@@ -32,7 +32,7 @@ def _imports_as_before(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], str]:
-    """Write a file beside the others; gives its path."""
+    """Write a file beside the others; return its path."""
 
     def write_file(name: str, text: str) -> str:
         (tmp_path / name).write_text(text)
@@ -45,7 +45,7 @@ Write = Callable[[str, str], str]
 
 
 def test_the_only_job_of_a_file_is_found(write: Write) -> None:
-    """Under any name, also under two names for the same job."""
+    """Its name does not matter, and two names for one job are still one job."""
     path = write("only.py", JOB.format(name="mine") + "same = mine\n")
     assert load_job(path).job.name == "mine"
 
@@ -67,7 +67,7 @@ def test_a_job_is_chosen_by_its_name(write: Write) -> None:
     ],
 )
 def test_an_ambiguous_choice_lists_the_jobs(write: Write, attribute: str, parts: tuple[str, ...]) -> None:
-    """The message has the names to choose from."""
+    """The message lists the names to choose from."""
     path = write("several.py", JOB.format(name="first") + JOB.format(name="second"))
     with pytest.raises(JobDefinitionError) as raised:
         load_job(path + attribute)
@@ -75,7 +75,7 @@ def test_an_ambiguous_choice_lists_the_jobs(write: Write, attribute: str, parts:
 
 
 def test_a_job_file_imports_its_neighbours(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From any working folder; the workers are given every module of the folder, and nothing else."""
+    """It works from any working folder; the workers get every module of the folder and nothing else."""
     monkeypatch.chdir("/")
     beside = write("beside_the_job.py", "NAME = 'from-beside'\n")
     path = write(
@@ -88,9 +88,9 @@ def test_a_job_file_imports_its_neighbours(write: Write, monkeypatch: pytest.Mon
 
 
 def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -> None:
-    """Modules and whole packages are found, folders that are none are not; in the archive they keep their places.
+    """Modules and packages are packed with their relative paths; plain folders are left out.
 
-    On this machine penstock itself is installed, and not in the archive.
+    On this machine penstock itself is installed, and so is not in the archive.
     """
     path = write("packaged.py", "import penstock as ps\njob = ps.Job('packaged')\n")
     for name in ("rules/__init__.py", "rules/deep/__init__.py", "rules/deep/one.py", "data/not_code.py"):
@@ -113,7 +113,7 @@ def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -
 
 
 def test_the_archive_has_the_bytecode_that_python_keeps(tmp_path: Path) -> None:
-    """Beside each source, so that workers do not compile it; bytecode of another source is not used."""
+    """Workers need not compile it; stale bytecode is left out."""
     (tmp_path / "kept.py").write_text("number = 1\n")
     bare = tmp_path / "bare.py"
     bare.write_text("number = 2\n")
@@ -134,7 +134,9 @@ def test_the_archive_has_the_bytecode_that_python_keeps(tmp_path: Path) -> None:
 
 
 def test_archives_of_one_name_are_equal(tmp_path: Path) -> None:
-    """Spark refuses another content of a name, and a zip has the times of its files: a module may have been touched."""
+    """Spark rejects different content under one name, and a zip stores file times, though a module may only
+    have been touched.
+    """
     module = tmp_path / "kept.py"
     module.write_text("number = 1\n")
     archives = []
@@ -148,7 +150,7 @@ def test_archives_of_one_name_are_equal(tmp_path: Path) -> None:
 
 
 def test_archives_of_earlier_starts_are_removed(tmp_path: Path) -> None:
-    """Those that the session was given stay, since executors that start later fetch them."""
+    """The session's own archives stay, since executors that start later fetch them."""
     module, folder, given = tmp_path / "kept.py", tmp_path / "code", list[str]()
     context = SimpleNamespace(
         getConf=lambda: {"spark.python.daemon.module": "penstock.spark.startup.worker_daemon"},
@@ -166,7 +168,7 @@ def test_archives_of_earlier_starts_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_job_may_come_from_a_neighbour(write: Write) -> None:
-    """A file that only imports the job has it as well."""
+    """A file that only imports the job works too."""
     write("where_it_is.py", JOB.format(name="imported"))
     assert load_job(write("importing.py", "from where_it_is import imported\n")).job.name == "imported"
 
@@ -174,7 +176,7 @@ def test_a_job_may_come_from_a_neighbour(write: Write) -> None:
 def test_paths_may_be_relative_or_at_home(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a shell would understand them."""
+    """Relative paths and `~` work as in a shell."""
     write("here.py", JOB.format(name="here"))
     monkeypatch.chdir(tmp_path)
     assert load_job("here.py").job.name == "here"
@@ -183,7 +185,7 @@ def test_paths_may_be_relative_or_at_home(
 
 
 def test_a_changed_file_is_loaded_anew(write: Write) -> None:
-    """Loading twice in one process does not give the old job."""
+    """Loading twice in one process yields the new job."""
     load_job(write("changing.py", JOB.format(name="before")))
     assert load_job(write("changing.py", "\n" + JOB.format(name="later_on"))).job.name == "later_on"
 
@@ -213,7 +215,7 @@ def test_a_file_that_cannot_be_loaded_is_named(
 
 
 def test_an_error_in_a_neighbour_points_into_the_job_file(write: Write) -> None:
-    """The line is that of the import; the words are those of the neighbour's error."""
+    """The line is that of the import; the text is the neighbour's error."""
     write("broken_neighbour.py", "x = = 1\n")
     with pytest.raises(JobDefinitionError, match=r"imports_it\.py, line 2: SyntaxError"):
         load_job(write("imports_it.py", "\nimport broken_neighbour\n"))

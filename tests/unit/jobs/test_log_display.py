@@ -1,4 +1,4 @@
-"""Logs: what a run says is one JSON object a line, or a sentence for people; no password is in either."""
+"""Logs of a run: one JSON object per line, or sentences for people; neither contains passwords."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def entries(target: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_each_line_says_of_which_run_it_is() -> None:
-    """With time, level, micro-batch and, of a receiver, the stream; what is not known is left out."""
+    """Each line has time, level, micro-batch and, for a receiver, the stream; unknown fields are left out."""
     target = io.StringIO()
     with LogDisplay(target) as log:
         log.note("Before the job is known.")
@@ -54,7 +54,7 @@ def test_each_line_says_of_which_run_it_is() -> None:
 
 
 def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what was counted as fields; at the end the summary."""
+    """Progress lines have counts as fields; the summary comes at the end."""
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     target = io.StringIO()
@@ -84,7 +84,7 @@ def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_libraries_are_heard_when_they_warn() -> None:
-    """With the stack trace of what was raised, on one line."""
+    """The stack trace of an exception is on the same line."""
     target = io.StringIO()
     other = logging.getLogger("some.client")
     with LogDisplay(target):
@@ -103,7 +103,7 @@ def test_other_libraries_are_heard_when_they_warn() -> None:
 
 
 def test_no_line_has_a_password() -> None:
-    """Whatever is said, in either form."""
+    """Passwords are masked in both forms."""
     target, plain = io.StringIO(), io.StringIO()
     text = "reads 'amqp://guest:canary-1@h:5672/%2F/q' and kafka://h/t?sasl.password=canary-2&x=1."
     with LogDisplay(target) as log, RunDisplay(Console(file=plain, width=300), "rooms"):
@@ -117,7 +117,7 @@ def test_no_line_has_a_password() -> None:
 
 
 def test_people_see_warnings_too() -> None:
-    """Of the job and its receivers, and no more once it has ended."""
+    """Warnings of the job and its receivers are shown until the job ends."""
     plain = io.StringIO()
     with RunDisplay(Console(file=plain, width=200), "rooms"):
         SOURCES.warning("Stream %r: %s", "visits", "the broker [is] gone")

@@ -1,4 +1,4 @@
-"""Memory shares: a job divides the memory it may use, and refuses too little."""
+"""Memory shares: a job divides its memory limit, and refuses one that is too small."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.jobs.settings import RunSettings
 
 @given(st.integers(200, 100_000), st.integers(1, 64), st.booleans())
 def test_shares_stay_within_the_memory(memory_mb: int, parallelism: int, in_real_time: bool) -> None:
-    """Each is large enough to work with, and all together, with what every process needs, are at most what is given."""
+    """Each share is large enough to work with, and the sum with each process's base need is within the limit."""
     try:
         shares = MemoryShares.of(memory_mb, parallelism, in_real_time=in_real_time)
     except JobDefinitionError:
@@ -27,7 +27,7 @@ def test_shares_stay_within_the_memory(memory_mb: int, parallelism: int, in_real
 
 
 def test_too_little_memory_is_refused() -> None:
-    """With the least that would do."""
+    """The error names the smallest limit that works."""
     with pytest.raises(JobDefinitionError) as raised:
         MemoryShares.of(500, 2, in_real_time=True)
     assert str(raised.value) == (
@@ -37,13 +37,13 @@ def test_too_little_memory_is_refused() -> None:
 
 
 def test_no_limit_is_no_shares() -> None:
-    """The defaults hold."""
+    """Without a limit the defaults apply."""
     assert RunSettings().memory_shares(2) is None
     assert RunSettings(memory_mb=2000).memory_shares(2) is not None
 
 
 def test_one_option_says_how_much_memory_there_is() -> None:
-    """The share of state is not set twice, and a cluster has settings of its own."""
+    """The option excludes a separate share for state, and a cluster has settings of its own."""
     with pytest.raises(JobDefinitionError, match="Leave out state_memory_mb"):
         RunSettings(memory_mb=1000, state_memory_mb=10)
     with pytest.raises(JobDefinitionError, match=r"spark\.executor\.memory"):

@@ -1,4 +1,4 @@
-"""Recording: the reports of tasks and Spark's progress become the metrics of a micro-batch."""
+"""Recording metrics: the reports of tasks and Spark's progress become the metrics of a micro-batch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def progress(spark_batch: int, at_s: float = 0.0, **duration_ms: float) -> Batch
 
 @pytest.fixture
 def bound(tmp_path: Path) -> CompiledJob:
-    """Two streams, a step with windows and one without, and two slots."""
+    """Return a bound job of two streams, a step with windows and one without, and two slots."""
     job = ps.Job("visits", key_groups=4)
     visits = job.data_stream(
         "visits", schema="page INT, at BIGINT", event_time="at", watermarks=ps.Watermarks.monotonous()
@@ -95,7 +95,7 @@ def record(
 
 
 def test_reports_are_added_up() -> None:
-    """Over tasks and slots, each kind where it belongs; skew counts slots that had nothing."""
+    """Sums go over tasks and slots, by kind; skew includes slots without records."""
     reports = [
         report("in", "visits", 4),
         report("in", "visits", 2),
@@ -123,14 +123,14 @@ def test_reports_are_added_up() -> None:
 
 
 def test_commands_count_by_what_became_of_them() -> None:
-    """Whatever their receipts tell besides, such as the receipt of another command."""
+    """Only the outcome counts, not other fields of the receipt, such as the receipt of another command."""
     found = count_reports([], batch_receipts("APPLIED", "APPLIED", "DEGRADED", "REJECTED"), NOTHING, [], 1)
     assert found.commands == {"applied": 2, "degraded": 1, "rejected": 1}
     assert found.is_empty
 
 
 def test_phases_are_parts_of_the_micro_batch() -> None:
-    """The commit to sinks and a rest are taken out of what Spark takes for work on the batch."""
+    """The commit to sinks and idle time are subtracted from what Spark reports as time for the batch."""
     told = progress(
         0, latestOffset=10, getBatch=5, queryPlanning=100, walCommit=20, commitOffsets=30, addBatch=900
     )
@@ -141,7 +141,9 @@ def test_phases_are_parts_of_the_micro_batch() -> None:
 
 
 def test_metrics_of_an_interval(bound: CompiledJob, tmp_path: Path) -> None:
-    """It was busy as its busiest slot was, not for as long as it took; phases and latencies are its own."""
+    """Busy time is that of the busiest slot, not the interval's length; phases and latencies are the
+    interval's own.
+    """
     recorder = MetricsRecorder(BatchMetricsWriter(tmp_path), bound, "visits-1", checkpoint_interval_ms=5000)
     assert tuple(recorder.latest.totals.phases) == INTERVAL_PHASES
     reports = [report("in", "visits", 3), report("out", "out", 3)]
@@ -172,7 +174,7 @@ def test_metrics_of_an_interval(bound: CompiledJob, tmp_path: Path) -> None:
 
 
 def test_an_interval_runs_from_its_first_work_on(recorder: MetricsRecorder) -> None:
-    """An idle job waits in it for hours, which is no reason for an alert."""
+    """An idle job may wait in an interval for hours, which must not raise an alert."""
     recorder.begin_batch(0)
     recorder.watch_intervals(lambda: 0.0)
     time.sleep(0.01)
@@ -180,7 +182,7 @@ def test_an_interval_runs_from_its_first_work_on(recorder: MetricsRecorder) -> N
 
 
 def test_metrics_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path: Path) -> None:
-    """Are written, and totals continue from one to the next."""
+    """They are written, and totals continue from one micro-batch to the next."""
     assert recorder.latest.totals.records_in == {"visits": 0}
     assert recorder.latest.totals.late == {"windows": 0}
     reports = [report("in", "visits", 3), report("records", "windows", 3), report("out", "out", 2)]
@@ -200,7 +202,7 @@ def test_metrics_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path:
 
 
 def test_what_is_not_committed_leaves_no_metrics(recorder: MetricsRecorder, tmp_path: Path) -> None:
-    """A micro-batch that failed and is done again counts once; one of before the run does not count."""
+    """A repeated micro-batch counts once; one from before the run is not counted."""
     recorder.commit(4, progress(4), {})
     recorder.take(5, [report("in", "visits", 3)], BatchReceipts(), NOTHING, time.monotonic())
     recorder.take(5, [report("in", "visits", 3)], BatchReceipts(), NOTHING, time.monotonic())
@@ -211,7 +213,7 @@ def test_what_is_not_committed_leaves_no_metrics(recorder: MetricsRecorder, tmp_
 
 
 def test_how_long_a_micro_batch_has_been_running(recorder: MetricsRecorder, bound: CompiledJob) -> None:
-    """Is known while it does, and is 0 between two, also after rescaling."""
+    """The duration is known while it runs, and 0 between two micro-batches, also after rescaling."""
     assert recorder.batch_running_s == 0
     recorder.begin_batch(0)
     time.sleep(0.01)
@@ -225,7 +227,7 @@ def test_how_long_a_micro_batch_has_been_running(recorder: MetricsRecorder, boun
 
 
 def test_a_rest_is_no_work(recorder: MetricsRecorder) -> None:
-    """A micro-batch in which nothing came lasts half a second, and the job was not busy."""
+    """An empty micro-batch lasts half a second, but the job was not busy."""
     recorder.take(0, [], BatchReceipts(), NOTHING, time.monotonic())
     recorder.record_rest(0, 0.5)
     recorder.commit(0, progress(0, triggerExecution=600, addBatch=550), {})
@@ -237,7 +239,9 @@ def test_a_rest_is_no_work(recorder: MetricsRecorder) -> None:
 def test_empty_micro_batches_are_counted_and_seldom_written(
     recorder: MetricsRecorder, tmp_path: Path
 ) -> None:
-    """So that an idle job with timers does not push out the metrics of its busy hours; what has records is written."""
+    """Otherwise an idle job with timers would push out the metrics of its busy hours; batches with records
+    are written.
+    """
     for batch in range(12):
         record(recorder, batch, [], at_s=batch)
     assert [found.batch for found in read_batch_metrics(tmp_path)] == [0, 5, 10]
@@ -250,7 +254,9 @@ def test_empty_micro_batches_are_counted_and_seldom_written(
 def test_the_watermark_of_a_step_is_the_smallest_of_its_slots(
     recorder: MetricsRecorder, bound: CompiledJob
 ) -> None:
-    """It stands until it moves, is unknown before, and after rescaling until the new slots tell."""
+    """It stays until slots report an advance, is unknown before, and unknown after rescaling until the new
+    slots report.
+    """
     told = [report("in", "visits", 1), told_time("windows", None, 0)]
     assert record(recorder, 0, told).steps["windows"].watermark is None
     told = [told_time("windows", 5_000, 0), told_time("windows", 4_000, 2)]
@@ -272,7 +278,7 @@ def test_a_job_goes_on_when_metrics_cannot_be_written(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The error is logged once, until they can be written again; what is kept in memory continues."""
+    """The error is logged once until writing works again; metrics in memory continue."""
     append = BatchMetricsWriter.append
 
     def fail(self: BatchMetricsWriter, metrics: BatchMetrics) -> None:
@@ -292,7 +298,7 @@ def test_a_job_goes_on_when_metrics_cannot_be_written(
 
 
 def test_lag_is_brought_up_to_date_between_micro_batches(recorder: MetricsRecorder) -> None:
-    """Without touching what others hold."""
+    """The other fields do not change."""
     before = record(recorder, 0, [report("in", "visits", 1)])
     recorder.see_lag({"visits": Lag(files=3, seconds=2.5)})
     assert recorder.latest.lag == {"visits": Lag(files=3, seconds=2.5)}
@@ -301,7 +307,7 @@ def test_lag_is_brought_up_to_date_between_micro_batches(recorder: MetricsRecord
 
 
 def test_recording_costs_a_micro_batch_little(recorder: MetricsRecorder) -> None:
-    """Less than 2 ms at best, for the machine may be busy, with 10 steps of 16 slots and a thousand commands."""
+    """At best under 2 ms (the machine may be busy) for 10 steps of 16 slots and a thousand commands."""
     kinds = ("records", "keys", "state_bytes")
     steps = [f"step-{number}" for number in range(10)]
     slots = {str(slot): 1_000 for slot in range(16)}

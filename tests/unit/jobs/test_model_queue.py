@@ -1,4 +1,4 @@
-"""The queue of models: each version is fetched and examined beside the job, once, and the run says what was found."""
+"""The model queue: each version is fetched and examined once, beside the job, and the run reports the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def library(folder: Path, max_bytes: int = 1 << 20, *, beside: bool = False) -> 
 def noted(
     place: ModelLibrary, folder: Path, version: str, content: bytes = CONTENT, model: str = "fraud"
 ) -> None:
-    """Let a command load a version of this content."""
+    """Note a command that loads a version with this content."""
     path = folder / "incoming" / version
     path.write_bytes(content)
     sha256 = hashlib.sha256(CONTENT).hexdigest()
@@ -45,7 +45,7 @@ def work_off(queue: ModelQueue) -> None:
 
 
 def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
-    """Also after a new start; a model that the job does not declare any more is left alone."""
+    """This holds over restarts; a model that the job no longer declares is left alone."""
     place, notes = library(tmp_path), list[str]()
     queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
     noted(place, tmp_path, "1")
@@ -54,7 +54,7 @@ def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
     noted(place, tmp_path, "2", b"other")
     work_off(queue)
     assert "Version '1' of the model 'fraud' of step 'score' was fetched and examined" in notes[0]
-    # The same content is there already.
+    # The same content is already there.
     assert "Version '2'" not in "".join(notes)
     work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3))
     assert len(notes) == 1
@@ -67,7 +67,7 @@ def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
 def test_what_cannot_be_fetched_is_told_and_can_be_tried_again(
     content: bytes, max_bytes: int, said: str, tmp_path: Path
 ) -> None:
-    """By the command that validates it; the job continues."""
+    """The validating command reports it and can be repeated; the job continues."""
     place, notes = library(tmp_path, max_bytes, beside=True), list[str]()
     noted(place, tmp_path, "1", content)
     queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
@@ -85,7 +85,7 @@ VALIDATE = ValidateModel("fraud", "1")
 
 
 def test_a_command_that_comes_before_the_examination_is_answered_at_once(tmp_path: Path) -> None:
-    """So that no micro-batch waits for it: the driver examines the version, and the command can be sent again."""
+    """No micro-batch waits: the driver examines the version, and the command can be sent again."""
     place, notes = library(tmp_path, beside=True), list[str]()
     noted(place, tmp_path, "1")
     queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
@@ -97,7 +97,7 @@ def test_a_command_that_comes_before_the_examination_is_answered_at_once(tmp_pat
     assert place.contents() == []
     work_off(queue)
     place.check("score", VALIDATE, MODEL.spec)
-    # The content of a version that was removed goes; whoever loads it again gets it again.
+    # A removed version's content is deleted; loading the version again fetches it again.
     place.remove_content(hashlib.sha256(CONTENT).hexdigest())
     with pytest.raises(ModelRefusedError, match="is not examined yet"):
         place.check("score", VALIDATE, MODEL.spec)
@@ -107,7 +107,7 @@ def test_a_command_that_comes_before_the_examination_is_answered_at_once(tmp_pat
 
 
 def test_a_full_disk_delays_an_examination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again after a while, and the run says so."""
+    """It is retried later, and the run reports the delay."""
     place, notes = library(tmp_path), list[str]()
     noted(place, tmp_path, "1")
     queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
@@ -124,7 +124,7 @@ def test_a_full_disk_delays_an_examination(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_content_goes_once_no_retained_micro_batch_knows_a_version_of_it(tmp_path: Path) -> None:
-    """A repetition of a micro-batch does the same, and a version that is loaded again gets its content again."""
+    """A repeated micro-batch deletes the same content; a version that is loaded again gets its content again."""
     place, notes = library(tmp_path), list[str]()
     noted(place, tmp_path, "1")
     queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
@@ -139,7 +139,7 @@ def test_content_goes_once_no_retained_micro_batch_knows_a_version_of_it(tmp_pat
         queue.remove_unused(batch, versions, unused)
         queue.remove_unused(batch, versions, unused)
         assert place.contents() == [sha256]
-    # The driver may die before or after the file is gone, and before the counts are saved.
+    # The driver may die before or after the file is deleted, before the counts are saved.
     for saved in ({sha256: 2}, {sha256: 2}, {}):
         queue.remove_unused(6, gone, saved)
         assert (place.contents(), saved) == ([], {})
@@ -153,7 +153,7 @@ def test_content_goes_once_no_retained_micro_batch_knows_a_version_of_it(tmp_pat
 
 
 def test_a_place_that_is_not_allowed_is_not_noted(tmp_path: Path) -> None:
-    """So nobody ever fetches it."""
+    """It is never fetched."""
     place = library(tmp_path)
     with pytest.raises(PlaceRefusedError, match="may not read"):
         place.note("score", LoadModel("fraud", "1", "/etc/hostname", "0" * 64, "onnx"))

@@ -1,4 +1,6 @@
-"""Outputs and a checkpoint that has gone back: never dropped without a word, and begun anew once, on request."""
+"""Outputs and a checkpoint that has gone back: nothing is dropped silently; outputs begin anew once, on
+request.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ def position(newest: int, next_batch: int) -> Position:
 @pytest.mark.parametrize("held", [[], [-1], [4], [3, 4, -1]])
 @pytest.mark.parametrize("wanted", [None, 0, 5])
 def test_outputs_that_are_not_ahead_go_on(held: Sequence[int], wanted: int | None) -> None:
-    """Also when new ones were asked for before: the request was for a job that stood elsewhere."""
+    """A pending request for new outputs is ignored then: it was made for a job at another position."""
     sinks = [Held(f"sink {n}", "", batch) for n, batch in enumerate(held)]
     assert not needs_new_outputs(sinks, position(4, 5), wanted)
 
 
 def test_outputs_that_are_ahead_are_refused_with_both_remedies() -> None:
-    """The message names each sink that is ahead, what it has, what the checkpoint knows, and what to do."""
+    """The message names each such sink, its position and the checkpoint's, and the remedies."""
     held = [
         Held("out", "jsonl:/data/out", 9),
         Held("level", "", 4),
@@ -51,13 +53,13 @@ def test_outputs_that_are_ahead_are_refused_with_both_remedies() -> None:
 
 
 def test_a_checkpoint_that_knows_nothing_is_behind_too() -> None:
-    """A job that was begun again under the same lineage."""
+    """Such is a job that was started again under the same lineage."""
     with pytest.raises(CheckpointError, match=r"knows none: .* --new-outputs-from 0:"):
         needs_new_outputs([Held("out", "", 0)], position(-1, 0), None)
 
 
 def test_new_outputs_are_begun_for_the_micro_batch_that_was_named_only() -> None:
-    """So a setting that is left where it is does nothing at later starts; another number is refused."""
+    """A setting that is left in place has no effect at later starts; another number is refused."""
     held = [Held("out", "", 9)]
     assert needs_new_outputs(held, position(4, 5), 5)
     assert needs_new_outputs(held, position(4, 4), 4), "a run was killed within it"
@@ -66,13 +68,13 @@ def test_new_outputs_are_begun_for_the_micro_batch_that_was_named_only() -> None
 
 
 def test_the_setting_is_the_number_of_a_micro_batch() -> None:
-    """Which is said before anything starts."""
+    """A wrong value is refused before anything starts."""
     with pytest.raises(JobDefinitionError, match="new_outputs_from is -1"):
         RunSettings(new_outputs_from=-1)
 
 
 class Standing:
-    """A job that writes to a folder without Spark; its logs are written by hand."""
+    """A job that writes to a folder without Spark; the test writes its logs by hand."""
 
     def __init__(self, folder: Path) -> None:
         self._job = ps.Job("job", key_groups=4)
@@ -86,7 +88,7 @@ class Standing:
         self.bound = compile_job(self._job, self._settings, self.checkpoint)
 
     def start(self, new_outputs_from: int | None = None) -> Outputs | None:
-        """As the runner does."""
+        """Start the sinks, as the runner does."""
         self.bound = compile_job(self._job, self._settings, self.checkpoint)
         found = check_outputs(self.bound, self.checkpoint, self._settings.bindings, new_outputs_from)
         if found is not None:
@@ -96,11 +98,11 @@ class Standing:
         return found
 
     def plan(self, number: int) -> None:
-        """As Spark does."""
+        """Write a plan, as Spark does."""
         self._log("offsets", number)
 
     def write(self, number: int, *pages: int) -> None:
-        """As a task and the driver do."""
+        """Write output, as a task and the driver do."""
         sink, record, _ = self.bound.sinks["out"]
         task = sink.task(TaskContext(number, 0, 0, self.bound.lineage.output_id), record)
         if pages:
@@ -108,17 +110,17 @@ class Standing:
         sink.commit(number, [task.finish()])
 
     def commit(self, number: int) -> None:
-        """As Spark does."""
+        """Write a commit, as Spark does."""
         self._log("commits", number)
 
     def run(self, number: int, *pages: int) -> None:
-        """A whole micro-batch."""
+        """Run a whole micro-batch."""
         self.plan(number)
         self.write(number, *pages)
         self.commit(number)
 
     def go_back(self, number: int) -> None:
-        """Forget what came after a micro-batch."""
+        """Remove what the checkpoint has after a micro-batch."""
         for name in ("offsets", "commits"):
             for path in (self.checkpoint.folder / name).iterdir():
                 if int(path.name) > number:
@@ -140,7 +142,9 @@ def standing(tmp_path: Path) -> Standing:
 
 
 def test_a_job_goes_on_where_its_sinks_are_level(standing: Standing) -> None:
-    """At the first start, behind a whole micro-batch, within one, and with an older copy of the same moment."""
+    """At the first start, after a micro-batch, within one, and with an older copy of the checkpoint at the
+    same position.
+    """
     assert standing.start() is None
     standing.run(0, 1)
     assert standing.start() is None
@@ -156,7 +160,7 @@ def test_a_job_goes_on_where_its_sinks_are_level(standing: Standing) -> None:
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_checkpoint_that_went_back_is_refused_and_changes_nothing(standing: Standing, taken: bool) -> None:
-    """Also when consumers have taken the files that were written since."""
+    """This holds also when consumers have taken the newer files."""
     standing.start()
     for number in range(4):
         standing.run(number, number)
@@ -175,7 +179,9 @@ def test_a_checkpoint_that_went_back_is_refused_and_changes_nothing(standing: St
 
 
 def test_outputs_that_begin_anew_drop_nothing_and_do_it_once(standing: Standing) -> None:
-    """They have files of their own; the request, left where it is, does nothing more; and it is on record."""
+    """They get new files; the request has no further effect if it is left in place, and is recorded as an
+    event.
+    """
     standing.start()
     for number in range(4):
         standing.run(number, number)
@@ -199,7 +205,7 @@ def test_outputs_that_begin_anew_drop_nothing_and_do_it_once(standing: Standing)
 
 
 def test_a_run_that_is_killed_before_it_wrote_to_new_outputs_goes_on_with_them(standing: Standing) -> None:
-    """The request has done its work when it is on record."""
+    """The request is fulfilled once it is recorded."""
     standing.start()
     standing.run(0, 1)
     standing.run(1, 2)

@@ -1,4 +1,4 @@
-"""A plan is taken back on request, and only while no output has a part of it."""
+"""A plan is taken back on request, but only while no output contains a part of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.sinks.base import TaskContext
 
 
 class Standing:
-    """A job that was ended within micro-batch 2."""
+    """A job that stopped within micro-batch 2."""
 
     def __init__(self, folder: Path) -> None:
         job = ps.Job("job", key_groups=4)
@@ -43,7 +43,7 @@ class Standing:
         return take_back_plan(self.bound, self.checkpoint, self.bindings, wanted)
 
     def write(self, number: int) -> None:
-        """As a task and the driver do."""
+        """Write output, as a task and the driver do."""
         sink, record, _ = self.bound.sinks["out"]
         task = sink.task(TaskContext(number, 0, 0, self.bound.lineage.output_id), record)
         task.write(record.batch([SimpleNamespace(page=1)]), None)
@@ -60,7 +60,7 @@ def job(tmp_path: Path) -> Standing:
 
 
 def test_the_plan_of_the_unfinished_micro_batch_is_taken_back_once(job: Standing) -> None:
-    """A run tells its number; what stands elsewhere is left alone."""
+    """The request takes the number of the micro-batch; a checkpoint at another position is not changed."""
     job.write(1)
     told = describe_pending(job.bound, job.checkpoint)
     assert told is not None
@@ -76,7 +76,7 @@ def test_the_plan_of_the_unfinished_micro_batch_is_taken_back_once(job: Standing
 
 
 def test_a_plan_is_kept_when_a_sink_has_a_part_of_it(job: Standing) -> None:
-    """Which is named, with what to do."""
+    """The error names the sink and says what to do."""
     job.write(2)
     with pytest.raises(
         CheckpointError, match=r"2 cannot be planned again: the sink 'out' .* holds micro-batch 2"
@@ -86,7 +86,7 @@ def test_a_plan_is_kept_when_a_sink_has_a_part_of_it(job: Standing) -> None:
 
 
 def test_a_request_that_was_followed_refuses_no_later_start(job: Standing) -> None:
-    """A managed job is started again with what it was submitted with, when the new plan may be in outputs."""
+    """A managed job restarts with its original settings, though the new plan may already be in outputs."""
     assert job.replan(2)
     (job.checkpoint.folder / "offsets" / "2").write_text("v1")
     assert job.replan(2), "nothing has a part of the new plan either"
@@ -98,7 +98,7 @@ def test_a_request_that_was_followed_refuses_no_later_start(job: Standing) -> No
 
 @pytest.mark.parametrize("note", ["counts", "receipts"])
 def test_a_plan_is_kept_when_the_checkpoint_notes_its_outputs(job: Standing, note: str) -> None:
-    """They come when all sinks have committed, of which some may keep no account of their own."""
+    """Outputs are noted once all sinks have committed, and some sinks may keep no record of their own."""
     if note == "counts":
         job.checkpoint.save(COUNTS_FILE, {"batch": 2})
     else:
@@ -110,13 +110,15 @@ def test_a_plan_is_kept_when_the_checkpoint_notes_its_outputs(job: Standing, not
 
 
 def test_a_micro_batch_that_was_begun_and_has_no_output_is_planned_anew(job: Standing) -> None:
-    """The mark that outputs may exist is taken back with the plan, since it would ask for the plan at each start."""
+    """The mark that outputs may exist is removed with the plan; otherwise it would demand the plan at each
+    start.
+    """
     mark_begun(job.checkpoint, 2)
     assert job.replan(2)
     assert newest_begun(job.checkpoint) == 1
 
 
 def test_the_setting_is_the_number_of_a_micro_batch() -> None:
-    """Which is said before anything starts."""
+    """A wrong value is refused before anything starts."""
     with pytest.raises(JobDefinitionError, match="replan is -1"):
         RunSettings(replan=-1)

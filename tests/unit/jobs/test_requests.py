@@ -1,4 +1,4 @@
-"""Requests: a running job answers what it is asked, or says why not."""
+"""Requests to a running job: each is answered, or the error says why not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.jobs.requests import Answer, Request, Requests, answer_to, ask, is
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Whether a job runs; locks tell processes apart, not threads."""
+    """Control whether the job counts as running; file locks distinguish processes, not threads."""
     running = threading.Event()
     running.set()
     monkeypatch.setattr(requests, "is_running", lambda checkpoint: running.is_set())  # as it
@@ -27,7 +27,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def at_work(job: Requests, answer: Callable[[Request], Answer]) -> threading.Thread:
-    """A job that answers one request."""
+    """Start a job that answers one request."""
 
     def run() -> None:
         while (request := job.next()) is None:
@@ -44,7 +44,7 @@ def left(folder: Path) -> list[str]:
 
 
 def test_what_is_asked_is_answered(tmp_path: Path, runs: threading.Event) -> None:
-    """With details, and no file is left of it."""
+    """The answer has details, and no file remains."""
     job = Requests(tmp_path)
     asked = new_request("stop", savepoint="file:///there", savepoint_id="sp-1", drain=True)
     seen: list[Request] = []
@@ -64,7 +64,7 @@ def test_what_is_asked_is_answered(tmp_path: Path, runs: threading.Event) -> Non
 
 @pytest.mark.usefixtures("runs")
 def test_what_cannot_be_done_is_told(tmp_path: Path) -> None:
-    """As the job has put it."""
+    """The error has the job's own words."""
     thread = at_work(
         Requests(tmp_path), lambda request: Answer(f"not to {request.parallelism} tasks, {request.action}")
     )
@@ -75,7 +75,7 @@ def test_what_cannot_be_done_is_told(tmp_path: Path) -> None:
 
 
 def test_a_job_that_ends_without_an_answer_is_told(tmp_path: Path, runs: threading.Event) -> None:
-    """At once, whether it has seen the request or not, and the request does not wait for the next run."""
+    """This is reported at once, whether or not the job saw the request, which does not wait for the next run."""
     job = Requests(tmp_path)
     runs.clear()
     with pytest.raises(JobFailedError) as caught:
@@ -97,7 +97,7 @@ def test_a_job_that_ends_without_an_answer_is_told(tmp_path: Path, runs: threadi
 
 
 def test_an_answer_counts_though_the_job_has_ended(tmp_path: Path, runs: threading.Event) -> None:
-    """A job that is stopped answers last."""
+    """A stopping job answers last."""
     job = Requests(tmp_path)
 
     def answer(request: Request) -> Answer:  # as an answer
@@ -111,7 +111,7 @@ def test_an_answer_counts_though_the_job_has_ended(tmp_path: Path, runs: threadi
 
 
 def test_what_is_asked_twice_is_done_once(tmp_path: Path) -> None:
-    """Who asked was killed, cannot know whether the job has taken the request, and asks again."""
+    """A client that was killed cannot know whether the job took its request, and repeats it."""
     job = Requests(tmp_path)
     asked = new_request("rescale", parallelism=2)
     post(tmp_path, asked)
@@ -122,13 +122,13 @@ def test_what_is_asked_twice_is_done_once(tmp_path: Path) -> None:
     assert left(tmp_path) == []
     job.answer(asked, Answer(details={"batch": 1}))
     assert answer_to(tmp_path, asked.id) == answer_to(tmp_path, asked.id) == Answer(details={"batch": 1})
-    # The next run of the job knows nothing of this one.
+    # The next run of the job has no record of this one.
     Requests(tmp_path)
     assert answer_to(tmp_path, asked.id) is None
 
 
 def test_what_is_asked_of_another_run_is_refused(tmp_path: Path) -> None:
-    """A manager that stood still asks a run that is over; the one after it does not stop for that."""
+    """A manager that was suspended may address a run that is over; the next run must not stop for that."""
     job = Requests(tmp_path, run=2)
     late, fits, whichever = (
         Request(id=f"stop-{n}", action="stop", run=run) for n, run in enumerate((1, 2, None))
@@ -143,7 +143,7 @@ def test_what_is_asked_of_another_run_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("runs")
 def test_nobody_waits_for_ever(tmp_path: Path) -> None:
-    """And what was asked too late is not done later."""
+    """The wait times out, and the expired request is not carried out later."""
     job = Requests(tmp_path)
     with pytest.raises(JobFailedError) as caught:
         ask(tmp_path, new_request("stop"), 0.1)
@@ -158,7 +158,7 @@ def test_nobody_waits_for_ever(tmp_path: Path) -> None:
     [b"{", b"{}", b'{"id": "x", "action": "explode"}', b'{"id": "x", "action": "stop", "drain": 1}'],
 )
 def test_a_request_that_cannot_be_read_is_answered(tmp_path: Path, content: bytes) -> None:
-    """And those behind it are taken."""
+    """Requests after it are taken as well."""
     job = Requests(tmp_path)
     (tmp_path / "requests" / "a.request").write_bytes(content)
     (tmp_path / "requests" / "b.request").write_bytes(b'{"id": "b", "action": "stop"}')
@@ -170,7 +170,7 @@ def test_a_request_that_cannot_be_read_is_answered(tmp_path: Path, content: byte
 
 @pytest.mark.usefixtures("runs")
 def test_who_asks_while_the_job_starts_is_told_so(tmp_path: Path) -> None:
-    """A job has its checkpoint some time before it listens; nothing from before its start is carried out."""
+    """A job has its checkpoint before it listens; requests from before its start are not carried out."""
     error: list[str] = []
 
     def asks() -> None:
@@ -192,7 +192,7 @@ def test_who_asks_while_the_job_starts_is_told_so(tmp_path: Path) -> None:
 
 
 def test_a_job_runs_while_another_process_holds_its_checkpoint(tmp_path: Path) -> None:
-    """And no longer; looking does not take it away."""
+    """It counts as running only while the lock is held; checking does not take the lock away."""
     assert not is_running(tmp_path)
     program = (
         "import sys, threading; from pathlib import Path; from penstock.checkpoints.ownership import lock_checkpoint\n"
@@ -212,13 +212,13 @@ def test_a_job_runs_while_another_process_holds_its_checkpoint(tmp_path: Path) -
 
 
 def test_requests_have_ids_of_their_own() -> None:
-    """So that each gets its own answer."""
+    """So each gets its own answer."""
     found: list[Any] = [new_request("stop") for _ in range(100)]
     assert len({request.id for request in found}) == 100
 
 
 def test_a_request_that_is_taken_back_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asked may give up at the very moment in which the job looks."""
+    """The client may withdraw a request at the moment when the job looks for it."""
     job = Requests(tmp_path)
     monkeypatch.setattr(requests.os, "listdir", lambda folder: ["gone.request"])  # as listdir
     assert job.next() is None

@@ -1,4 +1,6 @@
-"""A rescaling that fails is answered, and leaves the checkpoint as it was; one that kills is not tried for ever."""
+"""A failed rescaling is answered and leaves the checkpoint unchanged; one that kills runs is not retried for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def asked(operation: str = "op-1", run: int = 1) -> Request:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files, without those of the runs of a test."""
+    """Return the content of all files, except those of a test's runs."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
@@ -60,7 +62,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_whatever_fails_is_told_and_nothing_is_left_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
-    """The checkpoint is byte for byte what it was, and the same request can be tried again."""
+    """The checkpoint is the same to the byte, and the same request can be made again."""
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     before = content(checkpoint.folder)
     write_seed = rescaling.write_seed
@@ -84,7 +86,7 @@ def test_whatever_fails_is_told_and_nothing_is_left_of_it(
 
 
 def test_what_fails_once_it_is_decided_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the tasks of before have no state any more; the next start brings it to its end."""
+    """The old tasks have no state any more; the next start completes the rescaling."""
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     remove = rescaling._remove
 
@@ -103,7 +105,7 @@ def test_what_fails_once_it_is_decided_ends_the_run(tmp_path: Path, monkeypatch:
 
 
 def dies_within(checkpoint: Checkpoint, request: Request, change: int) -> None:
-    """A run that is killed within a rescaling, and the beginning of the next."""
+    """Return a run that is killed during a rescaling, and the start of the next."""
     with pytest.raises(Crash), crashes(change):
         carry_out(NO_SESSION, checkpoint, request)
     finish_rescaling(checkpoint)
@@ -112,10 +114,12 @@ def dies_within(checkpoint: Checkpoint, request: Request, change: int) -> None:
 def test_a_rescaling_in_which_runs_die_is_not_tried_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After two it is answered with that; another operation is tried anew, and nothing is left of those."""
+    """After two deaths the request fails with that reason; another operation is tried anew, and no files
+    remain.
+    """
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     before = content(checkpoint.folder)
-    # Deep within it: the note is on disk, and a part of the seed.
+    # The kill comes late: the note is on disk, and a part of the seed.
     dies_within(checkpoint, asked(run=1), 40)
     dies_within(checkpoint, asked(run=2), 45)
     left = content(checkpoint.folder)
@@ -129,7 +133,7 @@ def test_a_rescaling_in_which_runs_die_is_not_tried_for_ever(
 
 
 def test_one_run_may_die_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is asked again, and does it."""
+    """The next run gets the request again, and completes it."""
     original = committed_rooms(tmp_path / "original", monkeypatch).checkpoint
     expected = capture(NO_SESSION, original, Capture("dump", str(tmp_path / "d"), "csv")).digest
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
@@ -142,7 +146,7 @@ def test_one_run_may_die_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_answer_that_a_full_disk_does_not_take_comes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job continues meanwhile."""
+    """Until then the job continues."""
     requests = Requests(tmp_path)
     write = requests_module.write_atomically
 
@@ -184,7 +188,7 @@ def test_an_answer_that_a_full_disk_does_not_take_comes_later(
 def test_a_full_disk_is_not_blamed_on_what_the_checkpoint_keeps(
     tmp_path: Path, text: str, kind: type[Exception], told: str
 ) -> None:
-    """Whoever it was that could not write: a worker, or Spark with its copy of the state."""
+    """The blame is not on retained state, whether a worker ran out of space or Spark copying its state."""
     error = stored_state._failure(text, f"file://{tmp_path}", 7)
     assert type(error) is kind
     assert told in str(error)

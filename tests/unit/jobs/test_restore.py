@@ -1,4 +1,4 @@
-"""Restoring: with what state a job starts, what it reports, and that a killed start leaves nothing half done."""
+"""Restoring: the state a job starts with, what it reports, and that a killed start leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from penstock.snapshots.stores import open_store
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No power fails here, and files are many."""
+    """Skip fsync: no power failure is simulated here, and there are many files."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # as os.fsync
 
 
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A savepoint of the rooms."""
+    """Return a savepoint of the rooms job."""
     place = tmp_path_factory.mktemp("savepoints") / "sp-1"
     snapshot(place, "arrow")
     return place
@@ -47,7 +47,7 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dump of the rooms."""
+    """Return a dump of the rooms job."""
     place = tmp_path_factory.mktemp("dumps") / "d-1"
     snapshot(place, "csv")
     return place
@@ -55,7 +55,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    """A new one."""
+    """Return a new checkpoint."""
     return Checkpoint.open(str(tmp_path / "cp"))
 
 
@@ -68,13 +68,13 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def digest(checkpoint: Checkpoint, place: Path, job: ps.Job | None = None) -> str:
-    """Of the state with which a job begins."""
+    """Return a digest of the state with which a job begins."""
     state = declared_state(job or rooms())
     return captured(place, state, "csv", read_from(checkpoint.seed, state, 3)).digest
 
 
 def test_a_new_checkpoint_without_a_snapshot_begins_empty(checkpoint: Checkpoint) -> None:
-    """And has no lineage before the job is bound."""
+    """There is no lineage before the job is bound."""
     told = begin(rooms(), settings(), checkpoint)
     assert told == (
         "The job starts without state: its checkpoint is new, and no savepoint or dump was given."
@@ -85,7 +85,7 @@ def test_a_new_checkpoint_without_a_snapshot_begins_empty(checkpoint: Checkpoint
 def test_a_savepoint_gives_states_positions_and_the_files_of_sources(
     checkpoint: Checkpoint, savepoint: Path, tmp_path: Path
 ) -> None:
-    """All of it is there when there is a lineage, which says where it is from."""
+    """All of it is in place by the time there is a lineage, which names its origin."""
     told = begin(rooms(), settings(from_savepoint=str(savepoint)), checkpoint)
     assert told == (
         f"The job starts from the savepoint s-1 of 'drawn' after micro-batch 7, in {savepoint}: 10 keys of step 0. Its "
@@ -115,7 +115,7 @@ def test_a_savepoint_gives_states_positions_and_the_files_of_sources(
 
 
 def test_a_dump_gives_states_and_streams_begin_as_they_are_bound(checkpoint: Checkpoint, dump: Path) -> None:
-    """Since it does not have what the positions mean."""
+    """A dump lacks the files that give positions their meaning."""
     told = begin(rooms(), settings(from_dump=str(dump)), checkpoint)
     assert told.startswith(
         f"The job starts from the dump s-1 of 'drawn' after micro-batch 7, in {dump}: 10 keys"
@@ -126,7 +126,7 @@ def test_a_dump_gives_states_and_streams_begin_as_they_are_bound(checkpoint: Che
 
 
 def test_a_savepoint_may_be_taken_without_its_positions(checkpoint: Checkpoint, savepoint: Path) -> None:
-    """Then the files of the sources stay where they are as well."""
+    """Then the files of the sources are not copied either."""
     begin(rooms(), settings(from_savepoint=str(savepoint), keep_positions=False), checkpoint)
     lineage = checkpoint.stored_lineage()
     assert lineage is not None
@@ -135,7 +135,7 @@ def test_a_savepoint_may_be_taken_without_its_positions(checkpoint: Checkpoint, 
 
 
 def test_positions_of_kafka_may_be_taken_from_a_dump(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """They mean the same everywhere; those of streams that the job no longer has are left."""
+    """Kafka offsets mean the same everywhere; those of streams that the job no longer has are dropped."""
     kafka = {"readings": {"0": 17}}
     snapshot(tmp_path / "dump", "jsonl", positions={"readings-0": kafka, "gone": {"position": 5}})
     begin(rooms(), settings(from_dump=str(tmp_path / "dump"), keep_positions=True), checkpoint)
@@ -145,7 +145,7 @@ def test_positions_of_kafka_may_be_taken_from_a_dump(checkpoint: Checkpoint, tmp
 
 
 def test_positions_of_files_in_a_dump_are_refused(checkpoint: Checkpoint, dump: Path) -> None:
-    """They count files and bytes that the dump does not have."""
+    """They count files and bytes that the dump does not contain."""
     with pytest.raises(SnapshotError) as caught:
         begin(rooms(), settings(from_dump=str(dump), keep_positions=True), checkpoint)
     assert str(caught.value) == (
@@ -158,7 +158,7 @@ def test_positions_of_files_in_a_dump_are_refused(checkpoint: Checkpoint, dump: 
 def test_a_checkpoint_comes_before_any_snapshot(
     tmp_path: Path, savepoint: Path, dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it is said that the snapshot was not used."""
+    """A message says that the snapshot was not used."""
     folder = tmp_path / "cp"
     checkpoint = committed_rooms(folder, monkeypatch).checkpoint
     before = files(folder)
@@ -171,7 +171,7 @@ def test_a_checkpoint_comes_before_any_snapshot(
 
 
 def test_a_checkpoint_with_other_steps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the way that there is."""
+    """The error names the migration path."""
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     with pytest.raises(StateMismatchError) as caught:
         begin(job_of([*steps(), StepWith({}, (int,), [{}, {}])], GROUPS), settings(), checkpoint)
@@ -185,7 +185,7 @@ def test_a_checkpoint_with_other_steps_is_refused(tmp_path: Path, monkeypatch: p
 def test_a_checkpoint_with_states_that_do_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything runs."""
+    """It is refused before anything runs."""
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     with pytest.raises(
         StateMismatchError, match="step 0/limit: it is declared as string, and found as int64"
@@ -195,7 +195,7 @@ def test_a_checkpoint_with_states_that_do_not_fit_is_refused(
 
 
 def test_a_savepoint_may_be_named_by_its_id(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """It stands beside the checkpoint; an unknown id is refused with those that are known."""
+    """The id is looked up beside the checkpoint; for an unknown id the error lists the known ones."""
     snapshot(tmp_path / "cp.savepoints" / "s-1", "arrow")
     with pytest.raises(NotThereError) as caught:
         begin(rooms(), settings(from_savepoint="s-2"), checkpoint)
@@ -207,13 +207,13 @@ def test_a_savepoint_may_be_named_by_its_id(checkpoint: Checkpoint, tmp_path: Pa
 
 
 def test_a_dump_is_no_savepoint(checkpoint: Checkpoint, dump: Path) -> None:
-    """The message names the option for it."""
+    """The message names the right option for a dump."""
     with pytest.raises(SnapshotError, match=r"is a dump\. Start from it with --from-dump\."):
         begin(rooms(), settings(from_savepoint=str(dump)), checkpoint)
 
 
 def test_what_becomes_of_states_is_told(checkpoint: Checkpoint, savepoint: Path, tmp_path: Path) -> None:
-    """Those that are simply kept are not named."""
+    """The report names changed states only, not those that are kept unchanged."""
     job = rooms(most=ps.ValueState(int, renamed_from="limit"), note=ps.ValueState(str))
     told = begin(job, settings(from_savepoint=str(savepoint)), checkpoint)
     assert told.endswith(
@@ -230,7 +230,7 @@ def test_what_becomes_of_states_is_told(checkpoint: Checkpoint, savepoint: Path,
 def test_states_that_do_not_fit_are_refused_before_anything_is_written(
     checkpoint: Checkpoint, savepoint: Path
 ) -> None:
-    """With what is declared and what was found."""
+    """The error has the declared and the found type."""
     with pytest.raises(
         StateMismatchError, match=f"The state in {savepoint} does not fit the job: step 0/limit"
     ):
@@ -239,7 +239,7 @@ def test_states_that_do_not_fit_are_refused_before_anything_is_written(
 
 
 def test_steps_that_are_gone_are_left_behind_on_demand(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """And it is told."""
+    """The report names them."""
     job = job_of([StepWith({"a": ps.ValueState(int)}, (int,), [{}, {}])] * 2, GROUPS)
     state = declared_state(job)
     captured(tmp_path / "two", state, "arrow", lambda node, reader: [])  # as a reader
@@ -251,7 +251,7 @@ def test_steps_that_are_gone_are_left_behind_on_demand(checkpoint: Checkpoint, t
 
 
 def test_a_damaged_snapshot_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """A damaged manifest before anything is written, a damaged file before there is a lineage."""
+    """A damaged manifest is found before anything is written, a damaged file before there is a lineage."""
     place = tmp_path / "sp"
     snapshot(place, "arrow")
     wanted = settings(from_savepoint=str(place))
@@ -274,7 +274,7 @@ def test_a_damaged_snapshot_is_refused(checkpoint: Checkpoint, tmp_path: Path) -
 
 
 def test_a_file_outside_of_the_checkpoint_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """Whoever wrote the snapshot."""
+    """Paths that leave the checkpoint are refused, whoever wrote the snapshot."""
     place = tmp_path / "sp"
     manifest = snapshot(place, "arrow")
     import msgspec
@@ -292,7 +292,7 @@ def test_a_file_outside_of_the_checkpoint_is_refused(checkpoint: Checkpoint, tmp
 def test_folders_that_are_there_already_are_not_touched(
     checkpoint: Checkpoint, savepoint: Path, name: str
 ) -> None:
-    """They may be somebody's own."""
+    """They may be the user's."""
     (checkpoint.folder / name).mkdir()
     (checkpoint.folder / name / "mine").write_text("mine")
     with pytest.raises(CheckpointError, match=r"was not made by penstock\. Choose an empty folder"):
@@ -301,7 +301,7 @@ def test_folders_that_are_there_already_are_not_touched(
 
 
 def test_a_killed_start_begins_anew_or_is_complete(tmp_path: Path, savepoint: Path) -> None:
-    """Wherever it was killed; with the same savepoint, or without any."""
+    """Wherever the kill falls, the next start works, with the same savepoint or without any."""
     wanted = settings(from_savepoint=str(savepoint))
     straight = Checkpoint.open(str(tmp_path / "straight"))
     begin(rooms(), wanted, straight)
@@ -332,7 +332,7 @@ def test_a_killed_start_begins_anew_or_is_complete(tmp_path: Path, savepoint: Pa
 
 
 def test_an_existing_checkpoint_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often as needed; what is no checkpoint stays where it is."""
+    """It works repeatedly; a folder that is no checkpoint stays where it is."""
     import threading
 
     folder = tmp_path / "cp"
@@ -348,7 +348,7 @@ def test_an_existing_checkpoint_is_put_aside(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_edited_dump_without_rows_gives_an_empty_state(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """Also of shared states."""
+    """The same goes for shared states."""
     place = tmp_path / "dump"
     snapshot(place, "csv")
     for path in place.rglob("part-*.csv"):
@@ -362,7 +362,7 @@ def test_an_edited_dump_without_rows_gives_an_empty_state(checkpoint: Checkpoint
 
 
 def test_data_that_waits_needs_the_same_key_groups(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """It is kept by key group."""
+    """Held data is stored by key group."""
     from stored_jobs import JobWith, StoredJob
 
     with_held = StepWith({"limit": ps.ValueState(int)}, (int,), [{}, {}], held=[(1, b"block")])
@@ -380,7 +380,7 @@ def test_data_that_waits_needs_the_same_key_groups(checkpoint: Checkpoint, tmp_p
 
 
 def test_columns_of_a_seed_are_those_of_the_job(checkpoint: Checkpoint, savepoint: Path) -> None:
-    """So that the first micro-batch converts nothing."""
+    """So the first micro-batch has nothing to convert."""
     begin(rooms(), settings(from_savepoint=str(savepoint)), checkpoint)
     versions = sorted(checkpoint.seed.rglob("version*"))
     assert versions

@@ -1,4 +1,4 @@
-"""The display of a run: what it shows of counts and event time, live, as lines and at the end."""
+"""The display of a run: how it shows counts and event time, live, as lines and at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def progress(**changed: Any) -> Progress:
 
 
 def shown(what: Any, *, terminal: bool = False) -> str:
-    """What a display prints of a progress or a summary."""
+    """Return what a display prints for a progress or a summary."""
     console = Console(file=io.StringIO(), width=200, force_terminal=terminal, no_color=True)
     with RunDisplay(console, "shop") as display:
         if isinstance(what, Progress):
@@ -41,7 +41,7 @@ def shown(what: Any, *, terminal: bool = False) -> str:
 
 
 def test_a_line_shows_event_time() -> None:
-    """Of each step that goes by it: the watermark, how far it is behind, what holds it, and what was late."""
+    """For each step with event time: the watermark, its lag, what holds it back, and late records."""
     line = shown(progress(event_time=TIMES, late={"views": 1_234}))
     assert len(line.splitlines()) == 1
     assert line.startswith("batch 7: visits=1,000 out=3 ")
@@ -53,13 +53,13 @@ def test_a_line_shows_event_time() -> None:
 
 
 def test_jobs_without_event_time_show_none() -> None:
-    """Neither in a line nor in the table."""
+    """This goes for lines and for the table."""
     assert shown(progress()).endswith("lag: -\n")
     assert "event time" not in shown(progress(), terminal=True)
 
 
 def test_the_table_shows_event_time() -> None:
-    """A row for each step, below the counts."""
+    """Each step has a row below the counts."""
     text = shown(progress(event_time=TIMES, late={"views": 1_234}), terminal=True)
     rows = {row[0]: row[1:] for line in text.splitlines() if len(row := line.replace("│", " ").split()) > 4}
     assert rows["views"] == ["2026-11-21", "12:00:04.999", "UTC", "5.2", "s", "visits/1", "1,234"]
@@ -71,13 +71,13 @@ def test_the_table_shows_event_time() -> None:
     [(0.0, "0.0 s"), (119.94, "119.9 s"), (120.0, "2 min"), (7_199.0, "120 min"), (1e9, "11,574 d")],
 )
 def test_how_far_behind_has_a_fitting_unit(behind_s: float, told: str) -> None:
-    """Seconds at first, days in the end."""
+    """It ranges from seconds to days."""
     line = shown(progress(event_time={"views": EventTime(NOON, behind_s, None)}))
     assert f"behind the clock {told}, late=0" in line
 
 
 def test_the_summary_shows_event_time() -> None:
-    """As it was at the end; also a watermark that no date can tell."""
+    """The summary shows the final watermark, also one outside the range of dates."""
     times = {**TIMES, "far": EventTime("4611686018427387904 ms", None, None)}
     counts = {"in_windows": {"views": 1_040}, "late": {"views": 2}}
     summary = RunSummary("shop-1", "finished", 3, {}, {}, 0, 0, {}, "", **counts, event_time=times)
@@ -93,7 +93,7 @@ def test_the_summary_shows_event_time() -> None:
 
 
 def test_what_is_ahead_of_the_clock_says_so() -> None:
-    """In the summary too; records may have times that are still to come."""
+    """Records may have times in the future; the summary says so too."""
     times = {"views": EventTime(NOON, -2_640.0, None)}
     text = shown(RunSummary("shop-1", "finished", 3, {}, {}, 0, 0, {}, "", event_time=times))
     assert "44 min ahead" in text
@@ -101,7 +101,7 @@ def test_what_is_ahead_of_the_clock_says_so() -> None:
 
 
 def test_one_file_is_one(tmp_path: Path) -> None:
-    """And two are files; the place of dead letters is whole, however narrow the terminal."""
+    """The plural is right, and the place of dead letters is shown whole in a narrow terminal."""
     line = shown(Progress(batch_id=7, batch_ms=5.0, lag={"visits": {"files": 1}, "hits": {"files": 2}}))
     assert line.endswith("lag: visits 1 file, hits 2 files\n")
     where = str(tmp_path / ("x" * 200))
@@ -112,7 +112,9 @@ def test_one_file_is_one(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_whose_time_is_not_known_yet_has_no_line() -> None:
-    """It is counted before it is committed; its line comes with its time, and the table shows none until then."""
+    """A micro-batch is counted before its commit; its line waits for its duration, and the table shows none
+    until then.
+    """
     console = Console(file=io.StringIO(), width=200)
     with RunDisplay(console, "shop") as display:
         display.update(progress(batch_ms=None))
@@ -124,7 +126,7 @@ def test_a_micro_batch_whose_time_is_not_known_yet_has_no_line() -> None:
 
 
 def test_in_real_time_there_are_intervals_and_latencies() -> None:
-    """Instead of the time of a micro-batch, which says nothing there; in lines, the table and the summary."""
+    """They replace the time of a micro-batch in lines, the table and the summary."""
     latency = {"out": Percentiles(10, 0.0042, 0.0251, 0.2619, 0.5)}
     known = progress(mode="real time", latency=latency)
     told = "out p50 4.2 ms, p95 25.1 ms, p99 262 ms"

@@ -80,5 +80,5 @@ def test_a_setting_out_of_range_is_refused(settings: dict[str, Any], parts: tupl
     ids=str,
 )
 def test_the_ends_of_each_range_are_allowed(settings: dict[str, Any]) -> None:
-    """The first and the last value of a range, and every form of master, pass."""
+    """The first and the last value of a range are accepted, and so is every form of master."""
     RunSettings(**settings)

@@ -13,7 +13,7 @@ from penstock.jobs.signals import handle_signals
 
 
 def test_a_signal_that_comes_twice_at_once_stops_once() -> None:
-    """As `timeout` sends it: to the process, and to its group."""
+    """`timeout` sends a signal twice: to the process and to its group."""
     stop = threading.Event()
     with handle_signals(stop):
         for _ in range(2):
@@ -22,7 +22,7 @@ def test_a_signal_that_comes_twice_at_once_stops_once() -> None:
 
 
 def test_a_second_signal_ends_the_process() -> None:
-    """With the code of a signal."""
+    """The exit code is that of a signal."""
     program = (
         "import os, signal, threading, time\n"
         "from penstock.jobs.signals import handle_signals\n"

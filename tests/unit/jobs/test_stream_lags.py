@@ -1,4 +1,4 @@
-"""Lag: what waits in the source of a stream, and for how long."""
+"""Lag: how many records wait in the source of a stream, and for how long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KNOWN = KnownTopics(Path(), PartitionNames("rooms"))
 
 
 def test_what_waits_in_a_topic() -> None:
-    """Adds up over partitions, also those that are new; unknown when Spark does not tell."""
+    """It is summed over partitions, new ones included, and unknown while Spark does not report it."""
     log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, KNOWN)
     told = SourceProgress({"rooms": {"0": 10, "1": 5}, "planned_ms": 7}, {"rooms": {"0": 12, "1": 5, "2": 4}})
     waiting = topic_waiting(log, told)
@@ -36,7 +36,7 @@ def test_what_waits_in_a_topic() -> None:
 
 
 def test_what_waits_in_a_log() -> None:
-    """Counts in the unit of its positions: files of a folder, bytes of a journal. Starts tell nothing."""
+    """It is in the unit of the log's positions: files of a folder, bytes of a journal. Starts report none."""
     found: dict[str, Any] = {"files": 3, "bytes": 70}
     log: Any = SimpleNamespace(lag=lambda position: found, decode=lambda offset: offset["position"])
     assert log_waiting(log, SourceProgress({"position": 4})) == (Lag(files=3, bytes=70), 4, 7)
@@ -49,7 +49,7 @@ def test_what_waits_in_a_log() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
 def test_the_lag_clock_tells_how_long_the_oldest_waits(steps: list[tuple[int, int]]) -> None:
-    """As if the time at which each record came were known; what was there at first counts from then on."""
+    """The result equals that of known arrival times; records from before the start count from the start."""
     clock = LagClock()
     came: list[int] = []
     position = 0
@@ -62,7 +62,7 @@ def test_the_lag_clock_tells_how_long_the_oldest_waits(steps: list[tuple[int, in
 
 
 def test_the_lag_clock_is_bounded() -> None:
-    """When it has looked too often it forgets every second look; it is then off by a small part of the whole time."""
+    """When it has too many observations it drops every second one; the error is a small part of the whole time."""
     clock = LagClock()
     for now in range(10_000):
         clock.see(now, now + 1)
@@ -74,21 +74,21 @@ def test_the_lag_clock_is_bounded() -> None:
 
 
 def rooms_lag(lags: StreamLags, at: dict[str, int], latest: dict[str, int], planned_s: float) -> Lag:
-    """The lag of a topic after a micro-batch."""
+    """Return the lag of a topic after a micro-batch."""
     log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, KNOWN)
     source: Any = SimpleNamespace(node=SimpleNamespace(name="rooms"), log=log)
     return lags.find([source], [SourceProgress({"rooms": at}, {"rooms": latest})], planned_s)["rooms"]
 
 
 def test_what_was_there_at_the_start_is_as_old_as_its_neighbours() -> None:
-    """The run has not seen it come, but has read what is a little older."""
+    """The run did not see them arrive, but has read records that are a little older."""
     now_s = time.time()
     lags = StreamLags()
     lags.see_times({"rooms": {"00000": int((now_s - 600) * 1000), "00001": int((now_s - 5) * 1000)}})
     found = rooms_lag(lags, {"0": 10, "1": 10}, {"0": 100, "1": 10}, now_s)
     assert found.records == 90
     assert found.seconds == pytest.approx(600, abs=5)
-    # What came since counts from when it came, however old the newest record before it is.
+    # New records count from their arrival, however old the newest record before them is.
     lags.see_times({"rooms": {"00000": int((now_s - 500) * 1000)}})
     assert rooms_lag(lags, {"0": 100, "1": 10}, {"0": 103, "1": 10}, now_s - 2).seconds == pytest.approx(
         2, abs=2
@@ -100,10 +100,10 @@ def test_what_was_there_at_the_start_is_as_old_as_its_neighbours() -> None:
     ("looks", "expected"),
     [
         ([], TopicLag(0, 0)),
-        # The broker has said that there is nothing more; what it counts are marks of transactions.
+        # The broker has said that there are no more records; the remaining offsets are transaction markers.
         ([PartitionLook(5, 5, 7, 900, 500)], TopicLag(0, 0)),
         ([PartitionLook(5, 3, 9, 100, 400)], TopicLag(4, 600)),
-        # The first record after an hour without any.
+        # The first record after an idle hour.
         ([PartitionLook(5, 4, 6, 990, 400)], TopicLag(1, 10)),
         ([PartitionLook(5, -1, 9, None, 400), PartitionLook(1, -1, 2, None, 200)], TopicLag(5, 800)),
         ([PartitionLook(0, -1, 9, None, None), PartitionLook(1, -1, 2, None, 200)], TopicLag(10, None)),
@@ -113,5 +113,5 @@ def test_what_was_there_at_the_start_is_as_old_as_its_neighbours() -> None:
 def test_what_a_reader_that_follows_a_topic_has_not_read(
     looks: list[PartitionLook], expected: TopicLag
 ) -> None:
-    """Is younger than the newest that it has read, and than the moment at which it had read everything."""
+    """It is newer than the last record read, and than the moment when the reader had caught up."""
     assert lag_of(looks, 1000) == expected

@@ -1,4 +1,4 @@
-"""Worker output: what is printed is logged once, within bounds, and its file does not grow without one."""
+"""Worker output: printed lines are logged once, rate-limited, and the output file is bounded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ def printed(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def append(path: Path, text: bytes) -> None:
-    """As processes do that have had the file open since it was made."""
+    """Append like processes that have had the file open since it was created."""
     with path.open("ab") as file:
         file.write(text)
 
 
 def test_lines_are_logged_once_and_whole(tmp_path: Path, printed: pytest.LogCaptureFixture) -> None:
-    """Those of earlier runs are not, an unfinished line waits for its end, and bytes that are no text are shown."""
+    """Lines of earlier runs are skipped, an unfinished line waits for its end, and undecodable bytes are
+    escaped.
+    """
     path = tmp_path / "output.log"
     append(path, b"of before\n")
     output = WorkerOutput(path, 1 << 20)
@@ -39,7 +41,7 @@ def test_lines_are_logged_once_and_whole(tmp_path: Path, printed: pytest.LogCapt
 
 
 def test_what_comes_while_it_follows_is_logged(tmp_path: Path, printed: pytest.LogCaptureFixture) -> None:
-    """Up to its very end."""
+    """Lines are followed until the end of the run."""
     with WorkerOutput(tmp_path / "output.log", 1 << 20):
         append(tmp_path / "output.log", b"the last word\n")
     assert printed.messages == ["the last word"]
@@ -48,7 +50,7 @@ def test_what_comes_while_it_follows_is_logged(tmp_path: Path, printed: pytest.L
 def test_a_job_that_prints_much_does_not_fill_the_log(
     tmp_path: Path, printed: pytest.LogCaptureFixture
 ) -> None:
-    """The rest of the lines of a moment is counted, and stands in the file."""
+    """Surplus lines are counted instead of logged, and remain in the file."""
     path = tmp_path / "output.log"
     output = WorkerOutput(path, 100 << 20)
     append(path, b"".join(b"line %d\n" % number for number in range(1050)))
@@ -62,7 +64,9 @@ def test_a_job_that_prints_much_does_not_fill_the_log(
 
 
 def test_the_file_begins_anew_when_it_is_too_large(tmp_path: Path, printed: pytest.LogCaptureFixture) -> None:
-    """For those who have it open as well; what it had is kept once, and no line is logged twice or not at all."""
+    """Processes with the file open continue in the new one; the old content is kept once, and each line is
+    logged once.
+    """
     path = tmp_path / "output.log"
     writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     output = WorkerOutput(path, 1000)
@@ -79,6 +83,6 @@ def test_the_file_begins_anew_when_it_is_too_large(tmp_path: Path, printed: pyte
 
 
 def test_a_bound_of_nothing_is_refused() -> None:
-    """With the name of the setting."""
+    """The error names the setting."""
     with pytest.raises(JobDefinitionError, match="log_mb is 0; it must be at least 1"):
         RunSettings(log_mb=0)

@@ -1,4 +1,4 @@
-"""Random streams for joins, jobs that join them, and runs of these in random micro-batches with failures between."""
+"""Random streams for joins, jobs that join them, and runs in random micro-batches with failures in between."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Arrivals:
 
 
 def keyed(job: ps.Job, name: str, schema: str = SCHEMA) -> Any:
-    """A stream with event time, by key."""
+    """Return a keyed stream with event time."""
     marks = ps.Watermarks.bounded(f"{LATENESS_MS}ms")
     return job.data_stream(name, schema=schema, event_time="at", watermarks=marks).key_by("k")
 
 
 @st.composite
 def arrivals(draw: st.DrawFn, streams: Sequence[str] = ("left", "right"), last_ms: int = 120) -> Arrivals:
-    """Records of streams that come no later than the lateness allows, in some micro-batches."""
+    """Draw streams whose records are within the lateness, in some micro-batches."""
     one = st.tuples(
         st.sampled_from("abc"),
         st.none() | st.integers(0, 3),
@@ -62,7 +62,7 @@ def arrivals(draw: st.DrawFn, streams: Sequence[str] = ("left", "right"), last_m
     batches: list[dict[str, list[Row]]] = [{name: [] for name in streams} for _ in range(count)]
     for name in streams:
         found = draw(st.lists(one, max_size=25))
-        # A record that comes later than others by at most the lateness is in time.
+        # A record that is behind others by at most the lateness is in time.
         ordered = sorted(found, key=lambda row: row[2] + row[3])
         places = sorted(draw(st.lists(st.integers(0, count - 1), min_size=len(found), max_size=len(found))))
         for place, (key, value, at_ms, _, _) in zip(places, ordered, strict=True):
@@ -74,7 +74,7 @@ def arrivals(draw: st.DrawFn, streams: Sequence[str] = ("left", "right"), last_m
 def outcome_of(
     job: ps.Job, given: Arrivals, names: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[JobHarness, Counter[tuple[Any, ...]]]:
-    """Run a job whose sink is "out" on the records, and return what it wrote, without an order."""
+    """Run a job whose sink is "out" on the records, and return its output, sorted."""
     run = JobHarness(job, parallelism=2)
     tasks = 2
     for batch, event in zip(given.batches, given.events, strict=True):
@@ -97,7 +97,7 @@ def outcome_of(
 def joined(
     left: Sequence[Row], right: Sequence[Row], how: str, matches: Callable[[Row, Row], bool]
 ) -> Counter[tuple[Any, ...]]:
-    """What a join of plain rows has: each pair that matches, and the rows without a match as `how` says."""
+    """Return a join of plain rows: each matching pair, and unmatched records as `how` says."""
     found: Counter[tuple[Any, ...]] = Counter()
     for one in left:
         mine = [other for other in right if matches(one, other)]

@@ -1,4 +1,6 @@
-"""As-of joins: versions by event time, deletions, late versions and state, against a plain search of the versions."""
+"""As-of joins: versions by event time, deletions, late versions and state, against a plain search of the
+versions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ FIELDS = ["left.k AS k", "left.v AS v", "left.at AS at", "right.v AS found", "ri
 
 
 def described(**options: Any) -> ps.Job:
-    """A job that joins records with versions."""
+    """Return a job that joins records with versions."""
     job = ps.Job("joined")
     given = {"fields": FIELDS} | options
     result = keyed(job, "left").as_of_join("join", keyed(job, "right"), **given)
@@ -29,7 +31,7 @@ def described(**options: Any) -> ps.Job:
 
 
 def records(*rows: tuple[str, int | None, int]) -> list[dict[str, Any]]:
-    """Records of a stream."""
+    """Return records of a stream."""
     return [dict(zip(("k", "v", "at"), row, strict=True)) for row in rows]
 
 
@@ -38,7 +40,7 @@ def records(*rows: tuple[str, int | None, int]) -> list[dict[str, Any]]:
 def test_a_join_finds_the_version_in_force(
     come: Arrivals, how: Any, has_deletions: bool, has_condition: bool
 ) -> None:
-    """Whatever the order within the lateness, the micro-batches, and the failures between them."""
+    """This holds for any order within the lateness, any micro-batches, and failures in between."""
     job = described(
         how=how,
         deleted="v IS NULL" if has_deletions else None,
@@ -48,7 +50,7 @@ def test_a_join_finds_the_version_in_force(
     expected: Counter[tuple[Any, ...]] = Counter()
     versions = come.rows("right")
     for one in come.rows("left"):
-        # Of versions at one time, the last that came counts.
+        # Of several versions with one time, the last to arrive counts.
         mine = [other for other in versions if other[0] == one[0] and other[2] <= one[2]]
         latest = max(enumerate(mine), key=lambda entry: (entry[1][2], entry[0]), default=(0, None))[1]
         if latest is not None and has_deletions and latest[1] is None:
@@ -67,7 +69,7 @@ def test_a_join_finds_the_version_in_force(
 
 
 def test_a_record_waits_for_versions_that_may_still_come() -> None:
-    """It is emitted when the watermark of both streams has passed its time, with what came until then."""
+    """It is emitted when both streams' watermark has passed its time, with the versions that have arrived."""
     run = JobHarness(described())
     run.send("right", *records(("a", 1, 0)))
     run.send("left", *records(("a", 7, 50)))
@@ -81,7 +83,7 @@ def test_a_record_waits_for_versions_that_may_still_come() -> None:
 
 
 def test_a_late_version_holds_from_then_on() -> None:
-    """Records behind the watermark are late, and go to the side output; a version that is late is still the latest."""
+    """Late records go to the side output; a late version still becomes the latest one."""
     run = JobHarness(described(how="left"))
     run.send("left", *records(("a", 1, 100)))
     run.send("right", *records(("b", 1, 100)))
@@ -95,7 +97,7 @@ def test_a_late_version_holds_from_then_on() -> None:
 
 
 def test_state_stays_flat_while_versions_come() -> None:
-    """One version of each key remains; keys whose last version is a deletion go."""
+    """One version of each key remains; keys whose last version is a deletion are removed."""
     run = JobHarness(described(deleted="v IS NULL"))
     for minute in range(0, 24 * 60, 30):
         at = minute * 60_000
@@ -112,7 +114,7 @@ def test_state_stays_flat_while_versions_come() -> None:
 
 
 def test_what_an_as_of_join_does_not_have_is_refused() -> None:
-    """There are no versions without records, and `deleted` is a condition on versions."""
+    """Versions are not emitted without records, and `deleted` must be a condition on versions."""
     with pytest.raises(JobDefinitionError, match="'inner', 'left'"):
         described(how="full")
     with pytest.raises(JobDefinitionError, match="deleted: There is no field 'w'"):

@@ -1,4 +1,4 @@
-"""Joins emit what Flink's emit, for the cases that `make join-cases` had Flink compute."""
+"""Joins emit what Flink emits, in the cases that `make join-cases` ran with Flink."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def in_session(key: str, window: Any, left: list[Any], right: list[Any]) -> Iter
 
 
 def windows_of(name: str, *sizes: int) -> Any:
-    """The windows that SQL names so."""
+    """Return the windows that SQL names."""
     first, *others = [f"{size}ms" for size in sizes]
     if name == "tumble":
         return ps.TumblingWindows(first)
-    # SQL has the slide and the step first.
+    # In SQL the slide or the step comes first.
     return ps.SlidingWindows(*others, first) if name == "hop" else ps.CumulativeWindows(first, *others)
 
 
@@ -75,7 +75,7 @@ def job_of(case: dict[str, Any]) -> ps.Job:
 
 
 def values(record: Any) -> Any:
-    """What Flink wrote for a record."""
+    """Return Flink's output for a record."""
     if isinstance(record, Session):
         return [sorted(map(json.loads, side), key=repr) for side in (record.left, record.right)]
     return [getattr(record, name) for name in record.__struct_fields__]
@@ -83,12 +83,12 @@ def values(record: Any) -> Any:
 
 @pytest.mark.parametrize("number", some_in_test(range(len(CASES))))
 def test_a_join_emits_what_flink_emitted(number: int) -> None:
-    """Every case comes out as it came out of Flink, with its records in two micro-batches and a crash between."""
+    """Every case gives Flink's output, with its records in two micro-batches and a crash in between."""
     case = CASES[number]
     run = JobHarness(job_of(case))
     for part in range(2):
         for side in ("left", "right"):
-            # Of versions at one time the later that comes counts, so these keep their order.
+            # Of versions with one time the later arrival counts, so these keep their order.
             middle = len(case[side]) // 2
             rows = case[side][:middle] if part == 0 else case[side][middle:]
             run.send(side, *(dict(zip(("k", "v", "at"), row, strict=True)) for row in rows))
@@ -100,7 +100,7 @@ def test_a_join_emits_what_flink_emitted(number: int) -> None:
 
 
 def test_there_are_cases_of_all_kinds() -> None:
-    """Enough of each, and most with results."""
+    """There are enough cases of each kind, and most have results."""
     assert len(CASES) >= 60
     assert {case["kind"] for case in CASES} == {"interval", "as_of", "window", "session"}
     assert sum(bool(case["expected"]) for case in CASES) > 50

@@ -25,7 +25,7 @@ FIELDS = [
 
 
 def described(**options: Any) -> ps.Job:
-    """A job that joins two streams, `left` and `right`."""
+    """Return a job that joins two streams, `left` and `right`."""
     job = ps.Job("joined")
     given = {"lower": "-10ms", "upper": "15ms", "fields": FIELDS} | options
     result = keyed(job, "left").interval_join("join", keyed(job, "right"), **given)
@@ -50,7 +50,7 @@ def records(*rows: tuple[str, int | None, int]) -> list[dict[str, Any]]:
 def test_a_join_is_that_of_plain_rows(
     come: Arrivals, how: Any, bounds: tuple[int, int], has_condition: bool
 ) -> None:
-    """Whatever the order within the lateness, the micro-batches, and the failures between them."""
+    """This holds for any order within the lateness, any micro-batches, and failures in between."""
     lower, upper = bounds[0], bounds[0] + bounds[1]
     job = described(
         lower=f"{lower}ms",
@@ -72,7 +72,7 @@ def test_a_join_is_that_of_plain_rows(
 
 
 def test_a_late_record_goes_to_its_side_output() -> None:
-    """It is not joined, even if its partner is still there; the other side's late records have their own output."""
+    """It is not joined, even if its partner is still stored; each side has an output for late records."""
     run = JobHarness(described(how="full"))
     run.send("left", *records(("a", 1, 100)))
     run.send("right", *records(("a", 2, 101)))
@@ -88,7 +88,7 @@ def test_a_late_record_goes_to_its_side_output() -> None:
 
 
 def test_state_stays_flat_over_a_day_of_event_time() -> None:
-    """Rows go when the watermark has passed them, also those of keys that have no more records."""
+    """Rows are removed once the watermark has passed them, also for keys without new records."""
     run = JobHarness(described(lower="-1m", upper="1m", how="left"))
     sizes = []
     for minute in range(0, 24 * 60, 60):
@@ -104,7 +104,7 @@ def test_state_stays_flat_over_a_day_of_event_time() -> None:
 
 
 def test_a_parameter_of_the_condition_is_a_setting() -> None:
-    """A command changes it at a cut, for all pairs that are made from then on."""
+    """A command changes it at a cut, for all later pairs."""
     run = JobHarness(
         described(where="left.v + right.v > ${least}", settings={"least": ps.Setting(int, 3)}, how="inner")
     )
@@ -118,7 +118,7 @@ def test_a_parameter_of_the_condition_is_a_setting() -> None:
 
 
 def test_a_pair_without_a_value_is_a_dead_letter() -> None:
-    """With both records and the reason; other pairs continue, and neither record counts as matched by it."""
+    """It has both records and the reason; other pairs continue, and neither record counts as matched by it."""
     job = described(fields=["left.v", "100 / right.v AS per"])
     run = JobHarness(job)
     run.send("left", *records(("a", 1, 10)))
@@ -131,7 +131,7 @@ def test_a_pair_without_a_value_is_a_dead_letter() -> None:
 
 
 def test_event_time_of_pairs_is_in_time_for_later_windows() -> None:
-    """A pair counts at the later time, an unmatched record when that is certain; none is late downstream."""
+    """A pair has the later time, an unmatched record is emitted once that is certain; none is late downstream."""
     job = ps.Job("joined")
     result = keyed(job, "left").interval_join(
         "join", keyed(job, "right"), lower="0ms", upper="50ms", how="left", fields=["left.k", "right.v"]
@@ -180,14 +180,14 @@ def test_a_stream_joined_with_itself() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], says: str) -> None:
-    """When the job is described, with what to do."""
+    """The error comes when the job is described, and says what to do."""
     with pytest.raises((JobDefinitionError, ExpressionError)) as failure:
         described(**options)
     assert says in str(failure.value)
 
 
 def test_sides_that_do_not_fit_are_refused() -> None:
-    """Keys of other types, streams without watermarks or keys."""
+    """Refused are different key types, and streams without watermarks or keys."""
     job = ps.Job("joined")
     left = keyed(job, "left")
     other = job.data_stream("other", schema=SCHEMA)
@@ -201,7 +201,7 @@ def test_sides_that_do_not_fit_are_refused() -> None:
 
 
 def test_records_of_a_join_have_no_control_version() -> None:
-    """Neither side's would be that of the pair."""
+    """Neither side's version would be right for the pair."""
     job = ps.Job("joined")
     bounds: dict[str, Any] = {"lower": "0s", "upper": "1s", "fields": ["left.v"]}
     pairs = keyed(job, "left").interval_join("join", keyed(job, "right"), **bounds)
@@ -210,7 +210,7 @@ def test_records_of_a_join_have_no_control_version() -> None:
 
 
 def test_all_fields_of_both_sides_are_the_default() -> None:
-    """And `*` or `right.*` are those of both or of one."""
+    """`*` or `right.*` selects those of both or of one side."""
     job = ps.Job("joined")
     left = keyed(job, "left")
     right = job.data_stream(

@@ -1,4 +1,4 @@
-"""Lookup joins: dimensions by key and broadcast, records without a match, waiting, deletions and failures between."""
+"""Lookup joins: keyed and broadcast dimensions, missing matches, waiting, deletions, and failures in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "k STRING, v BIGINT, at BIGINT"
 
 
 def described(form: str = "control", **options: Any) -> ps.Job:
-    """A job whose records are looked up in a dimension of some form."""
+    """Return a job that looks its records up in a dimension."""
     job = ps.Job("looked-up")
     left = job.data_stream("left", schema=SCHEMA)
     given = {"fields": FIELDS} | options
@@ -51,7 +51,7 @@ def records(*rows: tuple[str, int | None]) -> list[dict[str, Any]]:
 def test_records_find_the_latest_of_the_dimension(
     come: Arrivals, form: str, options: dict[str, Any], has_deletions: bool
 ) -> None:
-    """Of their micro-batch or earlier ones, whatever fails between."""
+    """The latest row is of the same micro-batch or an earlier one, whatever fails in between."""
     job = described(form, **options, deleted="v IS NULL" if has_deletions else None)
     run, found = outcome_of(job, come)
     expected: Counter[tuple[Any, ...]] = Counter()
@@ -74,7 +74,9 @@ def test_records_find_the_latest_of_the_dimension(
 
 
 def test_a_record_waits_for_the_dimension() -> None:
-    """Up to the declared time, also across failures; then it is handled as declared. At the end nothing waits."""
+    """It waits up to the declared time, also over failures, and is then handled as declared. At the end none
+    waits.
+    """
     run = JobHarness(described(wait="10s", how="left"))
     run.send("left", *records(("a", 1), ("b", 2)))
     assert run.run_batch().outputs == {}
@@ -95,7 +97,7 @@ def test_a_record_waits_for_the_dimension() -> None:
 
 
 def test_time_goes_on_after_a_lookup() -> None:
-    """Records count at the times they had, for windows after it; waiting ones too, if they are not late by then."""
+    """Records keep their times for later windows; waiting ones too, if they are not late by then."""
     job = ps.Job("looked-up")
     left = job.data_stream(
         "left", schema=SCHEMA, event_time="at", watermarks=ps.Watermarks.bounded("10ms")
@@ -134,13 +136,13 @@ def test_a_condition_that_is_false_is_no_match() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(form: str, options: dict[str, Any], says: str) -> None:
-    """When the job is described, with what to do."""
+    """The error comes when the job is described, and says what to do."""
     with pytest.raises((JobDefinitionError, TypeError), match=says):
         described(form, **options)
 
 
 def test_dimensions_that_do_not_fit_are_refused() -> None:
-    """A keyed one needs a key of its type, a broadcast one fields of one type, by name."""
+    """A keyed one needs a key of its type, a broadcast one fields of the same types and names."""
     job = ps.Job("looked-up")
     left = job.data_stream("left", schema=SCHEMA)
     dimension = job.control_stream("right", schema="k BIGINT, v BIGINT")

@@ -1,4 +1,4 @@
-"""Lookups in a table outside: rows by key in bulk, what is missing, replays that see the same, what is refused."""
+"""Lookups in an external table: bulk queries by key, missing rows, stable replays, and refused declarations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOMS = "id STRING, floor INT"
 
 
 def described(*, keyed: bool = False, **options: Any) -> ps.Job:
-    """A job that adds the floor of its room to a reading."""
+    """Return a job that adds its room's floor to a reading."""
     job = ps.Job("rooms")
     readings: Any = job.data_stream("readings", schema=READINGS)
     rooms = job.lookup_table("rooms", schema=ROOMS)
@@ -55,7 +55,7 @@ def send(run: JobHarness, *rooms: str | None) -> list[tuple[str, int | None]]:
 def test_a_record_gets_the_row_of_its_key(
     keyed: bool, options: dict[str, Any], expected: list[str | None], letters: int
 ) -> None:
-    """As the table is then; without one, and for a null, it is handled as declared."""
+    """It is the current row; a record without one, or with a null key, is handled as declared."""
     job = ps.Job("rooms")
     readings: Any = job.data_stream("readings", schema="room STRING, n INT")
     stream = readings.key_by("n") if keyed else readings
@@ -77,7 +77,7 @@ def test_a_record_gets_the_row_of_its_key(
 
 
 def test_all_keys_of_a_micro_batch_are_one_query() -> None:
-    """Each key once, whatever their number; records without a key are not asked for."""
+    """Each key is queried once, in any number; records without a key are not queried."""
     run = JobHarness(described(keyed=True, how="left"), parallelism=1)
     send(run, "a", "b", "a", None, "c", "b")
     (query,) = run.tables["rooms"].queries
@@ -85,7 +85,7 @@ def test_all_keys_of_a_micro_batch_are_one_query() -> None:
 
 
 def test_the_table_as_it_is_when_the_record_is_processed() -> None:
-    """Not as it was, nor as it will be."""
+    """Neither an older nor a newer state of the table counts."""
     run = JobHarness(described())
     run.tables["rooms"].rows = [{"id": "a", "floor": 1}]
     assert send(run, "a") == [("a", 1)]
@@ -98,7 +98,7 @@ def test_the_table_as_it_is_when_the_record_is_processed() -> None:
     st.lists(st.lists(st.sampled_from("abcd"), max_size=6), min_size=1, max_size=3), st.booleans(), st.data()
 )
 def test_a_replay_sees_the_same_rows(batches: list[list[str]], keyed: bool, data: st.DataObject) -> None:
-    """Whatever has become of the table since, also when it is away."""
+    """This holds after the table has changed, and while it is unavailable."""
     run = JobHarness(described(keyed=keyed, how="left"), parallelism=2)
     table = run.tables["rooms"]
     for rooms in batches:
@@ -113,7 +113,7 @@ def test_a_replay_sees_the_same_rows(batches: list[list[str]], keyed: bool, data
 
 
 def test_an_answer_holds_for_the_whole_micro_batch() -> None:
-    """A key that comes in several partitions has one row in it, so that its replay can have it too."""
+    """A key in several partitions has one row, so that its replay can have it too."""
     run = JobHarness(described(how="left"), parallelism=1)
     table = run.tables["rooms"]
     table.rows = [{"id": "a", "floor": 1}]
@@ -125,7 +125,7 @@ def test_an_answer_holds_for_the_whole_micro_batch() -> None:
 
 
 def test_keys_of_several_fields() -> None:
-    """All of them are equal; a null in any has no row."""
+    """All fields must be equal; a key with a null has no row."""
     job = ps.Job("cities")
     visits = job.data_stream("visits", schema="country STRING, code INT, n INT")
     cities = job.lookup_table("cities", schema="land STRING, code INT, name STRING")
@@ -150,7 +150,7 @@ def test_keys_of_several_fields() -> None:
 
 
 def test_conditions_and_parameters_on_rows() -> None:
-    """A row for which the condition is false is none, and an expression that fails is a dead letter."""
+    """A row for which the condition is false does not match; a failing expression is a dead letter."""
     settings = {"least": ps.Setting(int, 1)}
     fields = ["room", "100 DIV floor AS floor"]
     run = JobHarness(described(where="floor >= ${least}", settings=settings, fields=fields))
@@ -164,7 +164,7 @@ def test_conditions_and_parameters_on_rows() -> None:
 
 
 def test_several_rows_for_a_key_are_a_dead_letter() -> None:
-    """So is a row that does not fit; the other records continue."""
+    """A row that does not fit is one as well; other records continue."""
     run = JobHarness(described())
     run.tables["rooms"].rows = [{"id": "a", "floor": 1}, {"id": "a", "floor": 2}, {"id": "b", "floor": 3}]
     assert send(run, "a", "b") == [("b", 3)]
@@ -172,7 +172,7 @@ def test_several_rows_for_a_key_are_a_dead_letter() -> None:
 
 
 def test_a_table_that_is_away_ends_the_run_and_no_record() -> None:
-    """Its records are no dead letters: they come again."""
+    """Its records are no dead letters: they are processed again."""
     run = JobHarness(described(missing="dead_letter"))
     run.tables["rooms"].is_away = True
     run.send("readings", reading("a"))
@@ -181,7 +181,7 @@ def test_a_table_that_is_away_ends_the_run_and_no_record() -> None:
 
 
 def test_a_record_keeps_its_event_time() -> None:
-    """For windows behind the lookup, whether its field is selected or not."""
+    """This serves windows after the lookup, whether or not the time field is selected."""
     job = ps.Job("rooms")
     marks = ps.Watermarks.bounded("1s")
     readings = job.data_stream(
@@ -231,7 +231,7 @@ def test_a_table_is_declared_once_and_used() -> None:
 
 
 def test_rows_of_another_type_are_a_mistake_of_the_test() -> None:
-    """And told as one."""
+    """The error says so."""
     run = JobHarness(described())
     run.tables["rooms"].rows = [{"id": 5, "floor": 1}]
     run.send("readings", reading("a"))

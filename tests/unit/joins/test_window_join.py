@@ -1,4 +1,4 @@
-"""Window joins and co-groups: windows of both sides, late records and state, against plain windows of the records."""
+"""Window joins and co-groups: windows of both sides, late records and state, against a plain model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def records(*rows: Row) -> list[dict[str, Any]]:
 
 
 def described(windows: Any, **options: Any) -> ps.Job:
-    """A job that joins two streams in windows."""
+    """Return a job that joins two streams in windows."""
     job = ps.Job("joined")
     result = keyed(job, "left").window_join(
         "join", keyed(job, "right"), windows, **{"fields": FIELDS} | options
@@ -59,7 +59,7 @@ def described(windows: Any, **options: Any) -> ps.Job:
 
 
 def in_windows(windows: WindowAssigner, sides: Sequence[Sequence[Row]]) -> list[Mapping[Window, list[Row]]]:
-    """The rows of each side by window, found one by one."""
+    """Return the rows of each side by window, found one by one."""
     found: list[dict[Window, list[Row]]] = [{} for _ in sides]
     if isinstance(windows, SessionWindows):
         gap_ms = windows.gap_ms
@@ -87,7 +87,7 @@ def in_windows(windows: WindowAssigner, sides: Sequence[Sequence[Row]]) -> list[
     arrivals(), st.sampled_from(WINDOWS), st.sampled_from(["inner", "left", "right", "full"]), st.booleans()
 )
 def test_a_join_is_that_of_plain_windows(come: Arrivals, windows: Any, how: Any, has_condition: bool) -> None:
-    """Whatever the order within the lateness, the micro-batches, and the failures between them."""
+    """This holds for any order within the lateness, any micro-batches, and failures in between."""
     come = without_null_order(come)
     job = described(windows, how=how, where="left.v <> right.v" if has_condition else None)
     run, found = outcome_of(job, come)
@@ -106,7 +106,7 @@ def test_a_join_is_that_of_plain_windows(come: Arrivals, windows: Any, how: Any,
 
 
 def without_null_order(come: Arrivals) -> Arrivals:
-    """The same with numbers in place of nulls, which Python cannot sort."""
+    """Replace nulls by numbers, since Python cannot sort nulls."""
     batches = [
         {name: [(k, -1 if v is None else v, at) for k, v, at in rows] for name, rows in batch.items()}
         for batch in come.batches
@@ -116,7 +116,7 @@ def without_null_order(come: Arrivals) -> Arrivals:
 
 @dataclass
 class Both:
-    """What a window has of both sides."""
+    """The content of a window on both sides."""
 
     key: str
     start: int
@@ -132,7 +132,7 @@ def both(key: str, window: Any, left: list[Any], right: list[Any]) -> Iterator[B
 
 
 def grouped(windows: Any) -> ps.Job:
-    """A job that gives windows to a function."""
+    """Return a job that passes windows to a function."""
     job = ps.Job("joined")
     keyed(job, "left").co_group("join", keyed(job, "right"), windows, both).sink_to("out")
     return job
@@ -141,7 +141,9 @@ def grouped(windows: Any) -> ps.Job:
 @examples(30)
 @given(arrivals(), st.sampled_from(WINDOWS))
 def test_a_function_gets_both_sides_of_each_window(come: Arrivals, windows: Any) -> None:
-    """Also those that only one side has; a window for which it raises is a dead letter, with its bounds."""
+    """Windows with one side only are included; a window for which the function raises is a dead letter with
+    its bounds.
+    """
     come = without_null_order(come)
     run, _ = outcome_of(grouped(windows), come)
     left, right = in_windows(windows, [come.rows("left"), come.rows("right")])
@@ -162,7 +164,7 @@ def test_a_function_gets_both_sides_of_each_window(come: Arrivals, windows: Any)
 
 
 def test_the_records_of_a_window_are_in_the_order_of_time() -> None:
-    """However they came."""
+    """Their order of arrival does not matter."""
     run = JobHarness(grouped(ps.TumblingWindows("1s")))
     run.send("left", *records(("a", 1, 15), ("a", 2, 10)))
     run.run_batch()
@@ -172,7 +174,7 @@ def test_the_records_of_a_window_are_in_the_order_of_time() -> None:
 
 
 def test_a_record_is_late_when_all_its_windows_have_ended() -> None:
-    """A late record of a session that is still open is in time."""
+    """A late record of an open session is in time."""
     run = JobHarness(described(ps.SlidingWindows("40ms", "20ms")))
     run.send("left", *records(("a", 1, 100)))
     run.send("right", *records(("a", 1, 100)))
@@ -190,7 +192,7 @@ def test_a_record_is_late_when_all_its_windows_have_ended() -> None:
 
 
 def test_state_stays_flat_over_a_day_of_event_time() -> None:
-    """Records go with the last of their windows."""
+    """Records are removed with the last of their windows."""
     run = JobHarness(described(ps.SessionWindows("1m"), how="full"))
     sizes = []
     for minute in range(0, 24 * 60, 90):

@@ -11,7 +11,7 @@ from penstock.kinesis.shard_places import Shard
 
 MARK = b"\xf3\x89\x9a\xc2"
 WHOLE = Shard("s")
-# As the library packs two records, written by hand: the keys "a" and "b", and the data "x" and "y".
+# Two records packed as by the library, written by hand: the keys "a" and "b", and the data "x" and "y".
 BY_HAND = b"\x0a\x01a\x0a\x01b" + b"\x1a\x05\x08\x00\x1a\x01x" + b"\x1a\x05\x08\x01\x1a\x01y"
 
 

@@ -1,4 +1,4 @@
-"""Which records go into a request: against a stream that refuses some at random."""
+"""Which records go into a request, against a stream that refuses some at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shards may be read when: against a plain model of a stream that is split and merged at random."""
+"""Which shards may be read when, against a model of a stream that is split and merged at random."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PlainShard:
 
 
 class PlainStream:
-    """A stream in memory: shards that hold the numbers of the keys that are theirs."""
+    """A stream in memory: each shard has the numbers of its keys."""
 
     def __init__(self) -> None:
         self.shards = [PlainShard("s00", range(KEYS))]
@@ -72,7 +72,7 @@ ACTIONS = st.lists(
 
 @given(actions=ACTIONS)
 def test_each_record_is_read_once_and_those_of_a_key_in_order(actions: list[tuple[str, int]]) -> None:
-    """Shards that are read to their end and deleted do not hold up their children."""
+    """Deleted shards that were read to their end do not hold up their children."""
     stream = PlainStream()
     places = discovered(stream.listed(), {}, ShardPlace(reached_ms=1))
     read: dict[int, list[int]] = {key: [] for key in range(KEYS)}
@@ -114,11 +114,11 @@ def test_each_record_is_read_once_and_those_of_a_key_in_order(actions: list[tupl
 
 
 def test_what_may_be_lost() -> None:
-    """A shard that was not read up to the retention, and one that is gone before its end."""
+    """Records may be lost in a shard not read up to the retention limit, and in one deleted before its end."""
     shards = [Shard("b"), Shard("c", ("gone",))]
     places = {"a": ShardPlace("7", reached_ms=50), "b": ShardPlace("8", reached_ms=90)}
     found = discovered(shards, {**places, "over": ShardPlace(ended=True)})
-    # Nobody knows how long there has been something in the new shard: no longer than the oldest place.
+    # The age of the new shard's content is unknown, but not older than the oldest position.
     assert found == {**places, "c": ShardPlace(reached_ms=0)}
     assert expired(shards, found, 60) == {"a": 50, "c": 0}
 
@@ -135,7 +135,9 @@ def test_a_child_has_been_reached_no_further_than_its_parents() -> None:
 
 
 def test_a_shard_that_waits_for_its_parents_loses_nothing() -> None:
-    """However long they take to read, and right after their end, too; its time was noted when it was found."""
+    """This holds however long reading them takes, and right after their end; the shard's time was noted when
+    it was found.
+    """
     shards = [Shard("a"), Shard("b"), Shard("c", ("a", "b")), Shard("d", ("c",))]
     waiting = {name: ShardPlace(reached_ms=10) for name in "cd"}
     for ended in (False, True):

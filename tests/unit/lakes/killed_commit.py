@@ -1,6 +1,7 @@
-"""Drivers that are killed in commits, each with the next, which repeats it: `killed_commit.py LAKE FOLDER POINT...`.
+"""Drivers that are killed during commits, each followed by one that repeats it: `killed_commit.py LAKE FOLDER
+POINT...`.
 
-They are forks of this process, which itself only imports, so that they start soon.
+They are forks of this process, which itself only imports, so that they start fast.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NUMBER = record_type("number BIGINT")
 
 
 def killed_after(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, after which the process dies."""
+    """Return the function, after which the process dies."""
 
     def run(*args: Any, **kwargs: Any) -> None:
         function(*args, **kwargs)
@@ -41,7 +42,7 @@ def die(*args: Any, **kwargs: Any) -> None:
 
 
 def set_trap(lake: str, point: str) -> None:
-    """Let the process die at a point that is within the library, or near to it."""
+    """Make the process die at a point within the library, or near it."""
     if lake == "iceberg" and point == "created":
         SqlCatalog.create_table = killed_after(SqlCatalog.create_table)  # type: ignore[method-assign]
     if lake == "iceberg" and point == "uncommitted":
@@ -59,7 +60,7 @@ def set_trap(lake: str, point: str) -> None:
 
 
 def drive(lake: str, folder: str, batch_id: int, point: str) -> None:
-    """Commit a micro-batch, as its first driver or as the next one; at a point of it, die."""
+    """Commit a micro-batch, as its first driver or as the next one; die at a point."""
     set_trap(lake, point)
     sink = lake_sink(lake, Path(folder), NUMBER)
     sink.prepare("line", "")
@@ -76,7 +77,7 @@ def drive(lake: str, folder: str, batch_id: int, point: str) -> None:
 
 
 def ended(lake: str, folder: str, batch_id: int, point: str) -> int:
-    """How a driver of its own ended."""
+    """Return how a separate driver ended."""
     child = os.fork()
     if child == 0:
         drive(lake, folder, batch_id, point)

@@ -1,7 +1,7 @@
-"""Drivers that are killed or stand still at any instruction: `lake_drivers.py LAKE FOLDER SEED KILLS STOPS`.
+"""Drivers killed or suspended at any instruction: `lake_drivers.py LAKE FOLDER SEED KILLS STOPS`.
 
-A driver is a fork of this process, which itself only imports. It commits one micro-batch after another, and notes each
-in a file, as a checkpoint does; what a later driver has begun is no longer its own.
+A driver is a fork of this process, which itself only imports. It commits one micro-batch after another, and
+notes each in a file, as a checkpoint does; a driver stops when a later one has taken over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDS = 10
 
 
 class Place:
-    """The table, and what the drivers know of each other."""
+    """The table, and the drivers' shared notes."""
 
     def __init__(self, lake: str, folder: Path) -> None:
         self._lake = lake
@@ -67,7 +67,7 @@ class Place:
             write_atomically(self._note, str(batch_id).encode())
 
     def started(self, number: int) -> int:
-        """Start a driver, and return its process when it owns the place."""
+        """Start a driver, and return its process once it owns the table."""
         child = os.fork()
         if child == 0:
             try:
@@ -103,7 +103,7 @@ def main(lake: str, folder: Path, seed: int, kills: int, stops: int) -> None:
             other = place.started(number)
             place.await_progress()
             os.kill(child, signal.SIGCONT)
-            # It finds that it is no longer the owner, perhaps behind a commit that comes too late.
+            # It finds that it has lost ownership, perhaps after a late commit.
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             place.await_progress()
             child = other

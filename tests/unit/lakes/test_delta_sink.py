@@ -1,4 +1,4 @@
-"""Commits of micro-batches to a table of Delta Lake: each once, whoever repeats it."""
+"""Commits of micro-batches to a Delta Lake table: each once, whoever repeats it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAY = dt.date(2026, 5, 1)
 
 
 class Table:
-    """A table with the drivers that write to it."""
+    """A table and the drivers that write to it."""
 
     def __init__(self, folder: Path, query: str = "", line: str = "line") -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Table:
         return sink
 
     def staged(self, sink: DeltaSink, batch_id: int, *tasks: Sequence[tuple[Any, ...]]) -> list[bytes]:
-        """Stage the records of each task, as workers do that get the sink from the driver."""
+        """Stage the records of each task, as workers do with the driver's sink."""
         found = []
         for partition, records in enumerate(tasks):
             task = pickle.loads(pickle.dumps(sink)).task(
@@ -95,7 +95,7 @@ def test_a_micro_batch_is_one_commit_with_the_files_of_all_tasks(tmp_path: Path)
 
 
 def test_a_micro_batch_that_is_repeated_adds_nothing(tmp_path: Path) -> None:
-    """Neither by the same driver with the same files, nor by the next one with files of its own."""
+    """This holds for the same driver with the same files, and for the next one with new files."""
     table = Table(tmp_path / "t")
     first = table.driver()
     messages = table.staged(first, 0, [("a", 1.0, DAY)])
@@ -118,7 +118,7 @@ def test_an_empty_micro_batch_is_no_commit(tmp_path: Path) -> None:
 
 
 def test_a_zombie_driver_commits_nothing_twice(tmp_path: Path) -> None:
-    """It has opened the table before, and stands still while its successor works."""
+    """It opened the table earlier, and is suspended while its successor works."""
     table = Table(tmp_path / "t")
     zombie = table.driver()
     late = [table.staged(zombie, batch_id, [("a", batch_id, DAY)]) for batch_id in range(3)]
@@ -128,7 +128,7 @@ def test_a_zombie_driver_commits_nothing_twice(tmp_path: Path) -> None:
     for batch_id in range(2):
         zombie.commit(batch_id, late[batch_id])
     assert table.records() == [("a", 0.0, DAY), ("a", 1.0, DAY)]
-    # What it commits first, its successor does not commit again.
+    # If it commits first, its successor does not commit again.
     zombie.commit(2, late[2])
     successor.commit(2, table.staged(successor, 2, [("a", 2, DAY)]))
     assert table.records() == [("a", 0.0, DAY), ("a", 1.0, DAY), ("a", 2.0, DAY)]
@@ -138,7 +138,7 @@ def test_a_zombie_driver_commits_nothing_twice(tmp_path: Path) -> None:
 def test_of_two_drivers_that_commit_at_once_the_table_refuses_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have seen that the table does not have the micro-batch when the first commits it."""
+    """Both have checked that the table lacks the micro-batch when the first commits it."""
     table = Table(tmp_path / "t")
     one, other = table.driver(), table.driver()
     mine, others = (table.staged(sink, 0, [("a", 1.0, DAY)]) for sink in (one, other))
@@ -183,14 +183,14 @@ def test_jobs_and_sinks_share_a_table(tmp_path: Path) -> None:
 
 
 def test_files_are_apart_by_the_fields_of_the_partition(tmp_path: Path) -> None:
-    """Any text can be a value; no text is no value, as for all writers of Delta Lake."""
+    """Any text can be a value; empty text is null, as for all writers of Delta Lake."""
     table = Table(tmp_path / "t", "?partition_by=sensor,day")
     sink = table.driver()
     odd = ["a/b", "50 %", "ü=?#", "..", "x" * 300, "%2F", None, ""]
     records = [(sensor, 1.0, DAY) for sensor in odd]
     messages = table.staged(sink, 0, [*records, ("a/b", 2.0, None)])
     sink.commit(0, messages)
-    # A repetition with the same files finds each among those of the table.
+    # A repetition with the same files finds each of them in the table.
     sink.commit(0, messages)
     assert table.files() == table.named()
     found = DeltaTable(table.folder).to_pyarrow_table().to_pylist()
@@ -205,7 +205,7 @@ def test_files_are_apart_by_the_fields_of_the_partition(tmp_path: Path) -> None:
         file_pruning_predicate=[("sensor", "=", "a/b"), ("day", "=", "2026-05-01")]
     )
     assert len(of_one) == 1
-    # A table that exists says itself how it is partitioned.
+    # An existing table has its own partitioning.
     table.query = ""
     again = table.driver()
     again.commit(1, table.staged(again, 1, [("a/b", 3.0, DAY)]))
@@ -280,7 +280,7 @@ def test_every_type_of_a_record_comes_back(tmp_path: Path) -> None:
     sink.commit(0, [task.finish()])
     found = DeltaTable(table.folder).to_pyarrow_table().to_pylist()
     assert sorted(found, key=lambda row: -row["l"]) == [record, empty]
-    # A start checks the table that an earlier one has made.
+    # A start checks the table that an earlier start has created.
     table.sink(every).prepare("line", "")
 
 
@@ -344,7 +344,9 @@ def test_a_table_needs_a_column_besides_its_partition_fields(tmp_path: Path) -> 
 
 
 def test_a_table_with_rules_of_its_own_is_refused(tmp_path: Path) -> None:
-    """Also when the rule comes while the job runs: then the micro-batch fails, and nothing is committed."""
+    """This holds also if a rule is added while the job runs: then the micro-batch fails, and nothing is
+    committed.
+    """
     table = Table(tmp_path / "t")
     sink = table.driver()
     DeltaTable(table.folder).alter.add_constraint({"hot": "value > 0"})
@@ -364,7 +366,7 @@ def test_a_column_that_the_records_do_not_have_stays_empty(tmp_path: Path) -> No
 
 
 def test_a_table_whose_partition_fields_change_gets_no_files_of_other_ones(tmp_path: Path) -> None:
-    """The columns of the partition are not in the files, so their values would be lost; the next start has them."""
+    """Partition columns are not in the files, so their values would be lost; the next start uses the new ones."""
     table = Table(tmp_path / "t")
     sink = table.driver()
     messages = table.staged(sink, 0, [("a", 1.0, DAY)])

@@ -1,4 +1,4 @@
-"""Commits of micro-batches to a table of Iceberg: each once, whoever repeats it."""
+"""Commits of micro-batches to an Iceberg table: each once, whoever repeats it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AT = dt.datetime(2026, 5, 1, 23, 59, 59, 5, tzinfo=dt.UTC)
 
 
 class Table:
-    """A table with the drivers that write to it."""
+    """A table and the drivers that write to it."""
 
     def __init__(self, folder: Path, query: str = "", line: str = "line") -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Table:
         return sink
 
     def staged(self, sink: IcebergSink, batch_id: int, *tasks: Sequence[tuple[Any, ...]]) -> list[bytes]:
-        """Stage the records of each task, as workers do that get the sink from the driver."""
+        """Stage the records of each task, as workers do with the driver's sink."""
         found = []
         for partition, records in enumerate(tasks):
             task = pickle.loads(pickle.dumps(sink)).task(
@@ -110,7 +110,7 @@ def test_a_micro_batch_is_one_snapshot_with_the_files_of_all_tasks(tmp_path: Pat
 
 
 def test_a_micro_batch_that_is_repeated_adds_nothing(tmp_path: Path) -> None:
-    """Neither by the same driver with the same files, nor by the next one, nor when its snapshot is gone."""
+    """This holds for the same driver with the same files, for the next one, and after its snapshot has expired."""
     table = Table(tmp_path)
     first = table.driver()
     messages = table.staged(first, 0, [("a", 1.0, AT)])
@@ -128,7 +128,7 @@ def test_a_micro_batch_that_is_repeated_adds_nothing(tmp_path: Path) -> None:
 
 
 def test_a_zombie_driver_commits_nothing_twice(tmp_path: Path) -> None:
-    """It has opened the table before, and stands still while its successor works."""
+    """It opened the table earlier, and is suspended while its successor works."""
     table = Table(tmp_path)
     zombie = table.driver()
     late = [table.staged(zombie, batch_id, [("a", batch_id, AT)]) for batch_id in range(3)]
@@ -138,7 +138,7 @@ def test_a_zombie_driver_commits_nothing_twice(tmp_path: Path) -> None:
     for batch_id in range(2):
         zombie.commit(batch_id, late[batch_id])
     assert table.records() == [("a", 0.0, AT), ("a", 1.0, AT)]
-    # What it commits first, its successor does not commit again.
+    # If it commits first, its successor does not commit again.
     zombie.commit(2, late[2])
     successor.commit(2, table.staged(successor, 2, [("a", 2, AT)]))
     assert table.records() == [("a", 0.0, AT), ("a", 1.0, AT), ("a", 2.0, AT)]
@@ -146,7 +146,7 @@ def test_a_zombie_driver_commits_nothing_twice(tmp_path: Path) -> None:
 
 
 def overtaking(monkeypatch: pytest.MonkeyPatch, first: Any) -> None:
-    """Let something be done once, when a commit is on its way to the catalog."""
+    """Run an action once, while a commit is on its way to the catalog."""
     commit = SqlCatalog.commit_table
 
     def overtaken(self: SqlCatalog, *args: Any) -> Any:
@@ -160,7 +160,7 @@ def overtaking(monkeypatch: pytest.MonkeyPatch, first: Any) -> None:
 def test_of_two_drivers_that_commit_at_once_the_catalog_refuses_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have seen that the table does not have the micro-batch when the first commits it."""
+    """Both have checked that the table lacks the micro-batch when the first commits it."""
     table = Table(tmp_path)
     one, other = table.driver(), table.driver()
     for batch_id in range(2):
@@ -221,7 +221,7 @@ def test_manifests_are_merged_so_that_commits_do_not_become_slower(tmp_path: Pat
 
 
 def test_files_are_apart_by_the_partition_fields(tmp_path: Path) -> None:
-    """Any text can be a value, and a reader that looks for one skips the other files."""
+    """Any text can be a value, and a reader that filters by one skips the other files."""
     table = Table(tmp_path, "&partition_by=day(at),sensor,bucket(4,value)")
     with pytest.raises(
         BindingError, match=r"bucket\(4,value\) cannot partition a table, since value is double"
@@ -235,14 +235,14 @@ def test_files_are_apart_by_the_partition_fields(tmp_path: Path) -> None:
         sink, 0, [*((sensor, 1.0, AT) for sensor in odd), ("a/b", 2.0, late), ("a", 3, None)]
     )
     sink.commit(0, messages)
-    # A repetition with the same files finds each among those of the table.
+    # A repetition with the same files finds each of them in the table.
     sink.commit(0, messages)
     assert table.files() == table.named()
     assert len(table.named()) == 10
     scan = table.found.scan(row_filter="sensor == 'a/b' and at < '2026-05-02T00:00:00+00:00'")
     assert [task.file.record_count for task in scan.plan_files()] == [1]
     assert scan.to_arrow().column("value").to_pylist() == [1.0]
-    # A table that exists says itself how it is partitioned.
+    # An existing table has its own partitioning.
     table.query = ""
     again = table.driver()
     again.commit(1, table.staged(again, 1, [("a/b", 3.0, AT)]))
@@ -289,7 +289,7 @@ def test_every_type_of_a_record_comes_back(tmp_path: Path) -> None:
     sink.commit(0, [task.finish()])
     found = table.found.scan().to_arrow().to_pylist()
     assert sorted(found, key=lambda row: -row["l"]) == [record, empty]
-    # A start checks the table that an earlier one has made.
+    # A start checks the table that an earlier start has created.
     table.sink(every).prepare("line", "")
 
 
@@ -301,7 +301,7 @@ def test_dead_letters_and_receipts_have_tables_too(tmp_path: Path, of_job: Recor
 
 
 def test_a_long_value_of_a_partition_field_has_a_folder_with_its_beginning(tmp_path: Path) -> None:
-    """A name of more than 255 bytes is none for a file system, and each start would fail at the record again."""
+    """File systems refuse names of over 255 bytes, and each start would fail at the record again."""
     table = Table(tmp_path, "&partition_by=sensor")
     sink = table.driver()
     records = [(letter * 300 + "/../%", 1.0, AT) for letter in "a\u00e4"]
@@ -374,7 +374,7 @@ def test_a_partition_field_that_is_not_there_makes_no_table(tmp_path: Path) -> N
 
 
 def test_a_table_may_change_while_the_job_runs(tmp_path: Path) -> None:
-    """A new column stays empty; for other partition fields the files of the micro-batch are written anew."""
+    """A new column stays empty; for changed partition fields the micro-batch's files are rewritten."""
     table = Table(tmp_path)
     sink = table.driver()
     with table.found.update_schema() as update:
@@ -388,7 +388,7 @@ def test_a_table_may_change_while_the_job_runs(tmp_path: Path) -> None:
     again = table.driver()
     again.commit(1, table.staged(again, 1, [("a", 2.0, AT)]))
     assert table.records() == [("a", 1.0, AT), ("a", 2.0, AT)]
-    # The ids of columns count, not their names.
+    # Columns are matched by id, not by name.
     with table.found.update_schema(allow_incompatible_changes=True) as update:
         update.delete_column("value")
     with pytest.raises(BindingError, match="has no column value"):
@@ -412,7 +412,7 @@ def test_a_catalog_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_catalog_in_no_folder_is_refused(tmp_path: Path) -> None:
-    """With a wrong path a second catalog would begin, and the table be made anew in it."""
+    """A wrong path would start a second catalog, and create the table again in it."""
     uri = f"iceberg:plant.seen?catalog={tmp_path}/wrong/catalog.db&warehouse={tmp_path}"
     binding = parse_binding("seen", uri, "sink")
     assert isinstance(binding, IcebergBinding)

@@ -1,4 +1,4 @@
-"""Drivers that are killed within a commit: the next one repeats the micro-batch, and each record is there once."""
+"""Drivers killed during a commit: the next one repeats the micro-batch, and each record is there once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
 
 
 def run(program: Path, *arguments: str) -> None:
-    """Run a program that imports what is beside the tests."""
+    """Run a program that imports modules beside the tests."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     subprocess.run([sys.executable, program, *arguments], env=environment, check=True)
 
@@ -35,7 +35,7 @@ def test_a_driver_that_is_killed_at_any_point_of_a_commit_loses_and_doubles_noth
     expected = list(range(2 * len(POINTS[lake])))
     assert sorted(records_of(lake, tmp_path).column("number").to_pylist()) == expected
     if lake == "delta":
-        # What was staged in vain is removed as the page on the connector says.
+        # Files staged in vain are removed as the connector's page describes.
         found = DeltaTable(tmp_path / "table")
         removed = found.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
         assert len(removed) == 2
@@ -48,7 +48,7 @@ def test_a_driver_that_is_killed_at_any_point_of_a_commit_loses_and_doubles_noth
 def test_drivers_that_are_killed_or_stand_still_while_they_commit(
     tmp_path: Path, lake: str, seed: int
 ) -> None:
-    """Each number up to the newest micro-batch is there once, whatever the drivers were doing."""
+    """Each number up to the newest micro-batch is there once."""
     program = Path(__file__).with_name("lake_drivers.py")
     arguments = "-k killed_or_stand_still_while_they_commit"
     with noting("lake sinks", arguments, str(seed)) as injected:

@@ -1,4 +1,4 @@
-"""The benchmark of tables as sources, in small: both readers read all rows."""
+"""The benchmark of tables as sources, at small scale: both readers read all rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lake_tables import LAKES
 
 @pytest.mark.parametrize("lake", LAKES)
 def test_both_readers_read_all_rows(lake: str) -> None:
-    """`measure_lake` ends the benchmark otherwise."""
+    """Otherwise `measure_lake` fails."""
     found = measure_lake(lake, 800, 1)
     assert found["rows"] == 800
     assert len(found["rows_per_s"]) == 2

@@ -1,4 +1,4 @@
-"""Tables of lakes as sources: each added row once, in the order of commits, and the same again in a replay."""
+"""Lake tables as sources: each added row once, in commit order, and identically in a replay."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Lake:
 
 
 def read(log: LakeLog, start: int, end: int) -> list[int]:
-    """What workers read, which get the log from the driver."""
+    """Return what workers read, with a log from the driver."""
     worker = pickle.loads(pickle.dumps(log))
     chunks = list(worker.read(log.splits(start, end, 4), NUMBER))
     assert [chunk.partition for chunk in chunks] == sorted(chunk.partition for chunk in chunks)
@@ -89,7 +89,7 @@ def test_a_stream_reads_the_table_and_then_each_commit_once(lake: Lake) -> None:
     assert read(log, 0, first) == [1, 2, 3]
     lake.append(4, 5)
     lake.append(6)
-    # A driver that goes on has only the list in the checkpoint.
+    # A driver that continues has only the list in the checkpoint.
     again = lake.log()
     second = again.latest(first, limited=True)
     assert read(again, first, second) == [4, 5, 6]
@@ -105,7 +105,7 @@ def test_a_bounded_run_ends_with_the_version_of_its_start(lake: Lake) -> None:
     lake.append(2)
     end = log.latest(0, limited=True)
     assert read(log, 0, end) == [1]
-    # The next run goes on behind it.
+    # The next run continues after it.
     log = lake.log()
     log.freeze()
     assert read(log, end, log.latest(end, limited=True)) == [2]
@@ -162,7 +162,7 @@ def test_compaction_adds_nothing(tmp_path: Path) -> None:
     DeltaTable(tmp_path / "table").optimize.compact()
     lake.append(5)
     assert read(log, end, log.latest(end, limited=True)) == [5]
-    # What was compacted is still there until it is vacuumed.
+    # Compacted files stay until the table is vacuumed.
     assert read(log, 0, end) == [1, 3]
     DeltaTable(tmp_path / "table").vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(ExternalSystemError, match=r"which version \d+ has added, cannot be read"):
@@ -186,7 +186,7 @@ def test_the_list_does_not_grow_with_history(lake: Lake) -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_list_that_a_crash_has_cut_is_completed(lake: Lake, whole: bool) -> None:
-    """Within the files of the start, or of a commit."""
+    """The cut may be among the files of the start, or of a commit."""
     if not whole:
         lake.log().latest(0, limited=True)
     lake.append(*range(4))
@@ -216,7 +216,7 @@ def test_a_table_in_the_place_of_another_is_refused(lake: Lake) -> None:
 
 
 def gone(lake: Lake) -> None:
-    """Remove from the history of a table what was not read."""
+    """Remove unread entries from the history of a table."""
     if lake.lake == "delta":
         (lake.folder / "table" / "_delta_log" / f"{2:020}.json").unlink()
     else:

@@ -1,4 +1,4 @@
-"""Upserts into tables of both lakes: the last change of each key, once, whoever repeats or disturbs the commit."""
+"""Upserts into tables of both lakes: the last change of each key, once, despite repeated or concurrent commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = tuple[Any, ...]
 
 
 class Table:
-    """A table of a lake with the drivers that write to it; rows are identified by `id` and `part`."""
+    """A lake table and the drivers that write to it; rows are identified by `id` and `part`."""
 
     def __init__(
         self, lake: str, folder: Path, partition_by: str = "", key: Sequence[str] = ("id", "part")
@@ -49,7 +49,7 @@ class Table:
     def staged(
         self, sink: Sink, batch_id: int, *tasks: Sequence[Row], kind: RecordType = CHANGES
     ) -> list[bytes]:
-        """Stage the changes of each task, one block for each, as workers do."""
+        """Stage the changes of each task, one block each, as workers do."""
         found = []
         for partition, changes in enumerate(tasks):
             task = pickle.loads(pickle.dumps(sink)).task(TaskContext(batch_id, partition, 0, "line"), kind)
@@ -64,12 +64,12 @@ class Table:
         return sorted(map(tuple, (row.values() for row in found)), key=str)
 
     def left(self) -> list[Path]:
-        """What tasks have staged and nobody has removed."""
+        """Return staged files that nobody has removed."""
         return list(self.folder.rglob("*.arrow"))
 
 
 def changed(rows: dict[Row, Row], changes: Sequence[Row]) -> None:
-    """Do to rows, by their keys, what changes say."""
+    """Apply changes to rows by key."""
     for number, part, floor, kind in changes:
         if kind == "-D":
             rows.pop((number, part), None)
@@ -84,7 +84,7 @@ def change(number: int, floor: int, kind: str = "+I", part: str | None = "p") ->
 @pytest.mark.parametrize("partition_by", ["", "part"])
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_last_change_of_a_key_stays(lake: str, partition_by: str, tmp_path: Path) -> None:
-    """In one commit for each micro-batch; a repeated one changes nothing, by this driver or the next."""
+    """Each micro-batch is one commit; a repetition changes nothing, by this driver or the next."""
     table = Table(lake, tmp_path, partition_by)
     sink = table.driver()
     first = table.staged(
@@ -103,7 +103,7 @@ def test_the_last_change_of_a_key_stays(lake: str, partition_by: str, tmp_path: 
     assert sink.newest("line", "") == 1
     sink.commit(1, second)
     other = table.driver()
-    # An older one, of a driver that stood still, comes behind the newest.
+    # An older driver's commit arrives after the newest, when it was suspended.
     other.commit(0, table.staged(other, 0, [change(1, 0), change(7, 7)]))
     other.commit(1, table.staged(other, 1, [change(4, 0)]))
     assert table.rows() == expected
@@ -112,7 +112,7 @@ def test_the_last_change_of_a_key_stays(lake: str, partition_by: str, tmp_path: 
 
 @pytest.mark.parametrize("lake", LAKES)
 def test_a_task_that_fails_leaves_nothing(lake: str, tmp_path: Path) -> None:
-    """Neither before its end nor behind it."""
+    """This goes for failures before and after its end."""
     table = Table(lake, tmp_path)
     sink = table.driver()
     for finishes in (False, True):
@@ -144,7 +144,7 @@ def test_random_changes_leave_what_they_say(lake: str, is_partitioned: bool, dat
             tasks = [[one for one in changes if one[0] % 2 == number] for number in range(2)]
             messages = table.staged(sink, batch_id, *tasks)
             if data.draw(st.booleans()):
-                # Another writer adds what the next changes do not touch.
+                # Another writer adds rows that the next changes do not touch.
                 row = (100 + batch_id, "a", 0)
                 add(table, row)
                 expected[row[:2]] = row
@@ -172,7 +172,7 @@ def add(table: Table, row: Row) -> None:
 def test_a_commit_that_meets_another_one_is_tried_again(
     lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Upon what the other writer has left: it replaces a row that was not there when the driver looked."""
+    """The retry uses the other writer's version: it replaces a row that the driver had not seen."""
     from penstock.lakes import delta_sink, iceberg_sink
 
     table = Table(lake, tmp_path)
@@ -199,7 +199,7 @@ def test_a_commit_that_meets_another_one_is_tried_again(
 
 @pytest.mark.parametrize("lake", LAKES)
 def test_records_replace_the_rows_of_their_keys(lake: str, tmp_path: Path) -> None:
-    """With upsert_by in the URI, without a changelog; a field that names none is refused."""
+    """This is upsert_by in the URI, without a changelog; an unknown field is refused."""
     table = Table(lake, tmp_path)
     table.uri += ("&" if "?" in table.uri else "?") + "upsert_by=id"
     sink = table.driver(ROOM)
@@ -215,7 +215,7 @@ def test_records_replace_the_rows_of_their_keys(lake: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("lake", LAKES)
 def test_rows_of_all_key_types_are_found(lake: str, tmp_path: Path) -> None:
-    """Also more of them than are compared one by one."""
+    """This includes more rows than are compared one by one."""
     kind = record_type("day DATE, at TIMESTAMP, ok BOOLEAN, number DECIMAL(9, 2), n BIGINT, x DOUBLE")
     names = "day,at,ok,number,n"
     table = Table(lake, tmp_path)
@@ -246,7 +246,7 @@ def test_rows_of_all_key_types_are_found(lake: str, tmp_path: Path) -> None:
 
 
 def test_a_table_that_must_not_change_is_refused(tmp_path: Path) -> None:
-    """Or that has columns which a replaced row would lose."""
+    """So is one with columns that a replaced row would lose."""
     write_deltalake(
         tmp_path / "table",
         pa.Table.from_pylist([], ROOM.schema),
@@ -266,7 +266,7 @@ def test_a_table_that_must_not_change_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lake", LAKES)
 def test_a_key_that_cannot_be_one_is_refused(lake: str, tmp_path: Path) -> None:
-    """When the sink is opened."""
+    """The error comes when the sink is opened."""
     with pytest.raises(BindingError, match="x cannot be the key of rows"):
         open_sink(
             parse_binding("seen", lake_uri(lake, tmp_path), "sink"),

@@ -1,4 +1,4 @@
-"""Inputs from Python: what is written for a stream, once for the life of a checkpoint."""
+"""Inputs from Python: records are written for a stream, once in the life of a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(folder: Path, given: Any) -> StreamInput:
 
 
 def written(folder: Path) -> list[Any]:
-    """All that was written for the stream, in order."""
+    """Return all that was written for the stream, in order."""
     files = sorted((folder / "inputs" / "readings").glob("*.parquet"))
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
@@ -59,14 +59,14 @@ def written(folder: Path) -> list[Any]:
     ids=["objects", "tuple", "dicts", "arrow", "pandas", "other types", "more columns", "batch"],
 )
 def test_records_and_frames_are_written_alike(given: Any, tmp_path: Path) -> None:
-    """In the types of the stream."""
+    """They get the stream's types."""
     stream = opened(tmp_path, given)
     assert written(tmp_path) == ROWS
     assert stream.uri == f"parquet:{tmp_path}/inputs/readings"
 
 
 def test_a_column_that_may_be_null_may_be_left_out(tmp_path: Path) -> None:
-    """It is null in all records then."""
+    """It is then null in all records."""
     opened(tmp_path, pa.table({"room": [7]}))
     assert written(tmp_path) == [{"room": 7, "note": None}]
 
@@ -82,13 +82,13 @@ def test_a_column_that_may_be_null_may_be_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(given: Any, message: str, tmp_path: Path) -> None:
-    """With the record, the field and the type."""
+    """The error names the record, the field and the type."""
     with pytest.raises(SchemaError, match=message):
         opened(tmp_path, given)
 
 
 def test_the_same_records_are_written_once(tmp_path: Path) -> None:
-    """A run that is started again continues where it was, whichever form the records have then."""
+    """A restarted run continues, even if the same records are given in another form."""
     opened(tmp_path, READINGS)
     opened(tmp_path, pd.DataFrame(ROWS))
     assert written(tmp_path) == ROWS
@@ -96,7 +96,7 @@ def test_the_same_records_are_written_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [READINGS[:2], [*READINGS, Reading(4)], READINGS[::-1], []])
 def test_other_records_are_refused_by_the_same_checkpoint(given: Any, tmp_path: Path) -> None:
-    """They would be taken for those that it has read."""
+    """They would be confused with those already read."""
     opened(tmp_path, READINGS)
     with pytest.raises(
         CheckpointError, match=r"began with other records for the stream 'readings'.*run\.send"
@@ -105,7 +105,7 @@ def test_other_records_are_refused_by_the_same_checkpoint(given: Any, tmp_path: 
 
 
 def test_what_a_broken_start_has_left_is_written_anew(tmp_path: Path) -> None:
-    """Nothing has read it, for the note that it is whole comes last."""
+    """Nothing has read it, since the note of completeness is written last."""
     opened(tmp_path, READINGS[:1])
     (tmp_path / "inputs" / "readings.beginning.json").unlink()
     opened(tmp_path, READINGS)
@@ -113,7 +113,7 @@ def test_what_a_broken_start_has_left_is_written_anew(tmp_path: Path) -> None:
 
 
 def test_what_is_sent_comes_behind(tmp_path: Path) -> None:
-    """Also after a restart, and twice when it is sent twice."""
+    """This holds after a restart; records sent twice are written twice."""
     opened(tmp_path, READINGS[:1]).send([READINGS[1]])
     again = opened(tmp_path, READINGS[:1])
     assert again.send([READINGS[2], READINGS[2]]) == 2
@@ -122,7 +122,7 @@ def test_what_is_sent_comes_behind(tmp_path: Path) -> None:
 
 
 def test_an_iterator_that_waits_does_not_hold_up_a_stop(tmp_path: Path) -> None:
-    """What it has given by then is written."""
+    """Records that it has given so far are written."""
     stream = opened(tmp_path, None)
     waits, goes_on = threading.Event(), threading.Event()
 
@@ -141,7 +141,7 @@ def test_an_iterator_that_waits_does_not_hold_up_a_stop(tmp_path: Path) -> None:
 
 
 def test_an_iterator_that_fails_tells(tmp_path: Path) -> None:
-    """What it gave before is written."""
+    """Records that it gave before the error are written."""
     stream = opened(tmp_path, None)
 
     def readings() -> Iterator[Reading]:

@@ -1,6 +1,6 @@
-"""Which models of River and scikit-learn a job can learn: all are tried. `python library_models.py` renews the table.
+"""Tries which models of River and scikit-learn a job can learn. `python library_models.py` renews the table.
 
-Each is made as its library's own tests make it, or with the arguments below.
+Each is created as in its library's own tests, or with the arguments below.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TABLE = Path(__file__).parents[3] / "docs" / "learning_models.md"
 BEGIN = "<!-- models: made by tests/unit/learning/library_models.py -->\n"
 END = "<!-- end of models -->\n"
 
-# What learns no records of one key by itself, and what only wraps another library.
+# Models that cannot learn from records of a single key, and wrappers of other libraries.
 NO_MODELS = {
     "api",
     "bandit",
@@ -78,7 +78,7 @@ def sampler() -> dict[str, Any]:
 
 
 def river_models() -> Iterator[tuple[str, Any]]:
-    """The name of each model of River, and what makes it."""
+    """Return the name and the factory of each River model."""
     seen: set[Any] = set()
     for module in pkgutil.iter_modules(river.__path__):
         if module.name in NO_MODELS or module.name.startswith("_"):
@@ -115,7 +115,7 @@ def river_learner(name: str, kind: Any) -> ModelLearner:
 
 
 def scikit_models() -> Iterator[tuple[str, Any]]:
-    """The name of each estimator of scikit-learn with `partial_fit`, and what makes it."""
+    """Return the name and the factory of each scikit-learn estimator with `partial_fit`."""
     for name, kind in all_estimators():
         if hasattr(kind, "partial_fit"):
             yield f"{kind.__module__.split('.')[1]}.{name}", kind
@@ -142,7 +142,7 @@ def scikit_learner(name: str, kind: Any) -> ModelLearner:
 
 
 def interrupted(learner: ModelLearner, records: int = 36) -> None:
-    """Fail unless a model that is stored and read again after some records learns and scores what it would have."""
+    """Check that a model stored and read after some records learns and scores as one that was not."""
     chance = np.random.default_rng(2)
     kept, moved = learner.start(), learner.start()
     for at in range(records):
@@ -165,13 +165,13 @@ def interrupted(learner: ModelLearner, records: int = 36) -> None:
 
 
 def form_of(learner: ModelLearner) -> str:
-    """How a model is stored: the number of its columns, or as a document."""
+    """Return how a model is stored: its number of columns, or as a document."""
     columns = len(learner.weight_types()) - 1 - (learner.records_at_once > 1)
     return f"{columns} column{'s' * (columns != 1)}" if columns else "document"
 
 
 def tried(name: str, kind: Any, declare: Callable[[str, Any], ModelLearner]) -> tuple[bool, str]:
-    """Whether a model can be learned, and how it is stored or why not."""
+    """Return whether a model can be learned, and how it is stored or why not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (RuntimeWarning, FutureWarning, ConvergenceWarning))
         try:
@@ -186,7 +186,7 @@ def tried(name: str, kind: Any, declare: Callable[[str, Any], ModelLearner]) -> 
 
 
 def reason_of(refusal: str) -> str:
-    """A refusal in a word or two, for the table."""
+    """Return a refusal in a word or two, for the table."""
     for sign, reason in (
         ("_rust", "its state is in compiled code"),
         ("is a set", "it has a set, whose order differs between processes"),

@@ -1,4 +1,4 @@
-"""Learners: what they know equals what plain formulas give, and columns give the bits of single records."""
+"""Learners: their state equals plain formulas, and columns give the same bits as single records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
 
 
 def learn_all(learner: ps.Learner, records: Sequence[dict[str, float]]) -> Any:
-    """The weights after these records, one by one."""
+    """Return the weights after learning these records one by one."""
     weights: Any = {name: np.float64(value) for name, value in learner.start().items()}
     for record in records:
         weights = learner.learn(weights, {name: np.float64(value) for name, value in record.items()})
@@ -42,7 +42,7 @@ def made(count: int, seed: int = 1) -> list[dict[str, float]]:
 
 
 def test_moments_are_those_of_all_values() -> None:
-    """And the score is the distance in standard deviations."""
+    """The score is the distance in standard deviations."""
     records = made(200)
     values = np.array([record["a"] for record in records])
     weights = learn_all(LEARNERS["moments"], records)
@@ -54,7 +54,7 @@ def test_moments_are_those_of_all_values() -> None:
 
 
 def test_the_covariance_is_that_of_all_records() -> None:
-    """The score is the distance of Mahalanobis."""
+    """The score is the Mahalanobis distance."""
     records = made(300)
     values = np.array([(record["a"], record["b"]) for record in records])
     weights = learn_all(LEARNERS["covariance"], records)
@@ -68,16 +68,16 @@ def test_the_covariance_is_that_of_all_records() -> None:
 
 
 def test_an_exponential_mean_forgets() -> None:
-    """The newest value makes up its share."""
+    """The newest value has its share."""
     learner = ps.ExponentialMean("a", 0.5)
     weights = learn_all(learner, [{"a": 8.0}, {"a": 4.0}, {"a": 0.0}])
     assert (weights["count"], weights["mean"]) == (3, 3.0)
-    # Of the values with the weights 1/4, 1/4 and 1/2.
+    # Values with the weights 1/4, 1/4 and 1/2.
     assert weights["variance"] == pytest.approx((64 + 16) / 4 - 9)
 
 
 def test_regressions_find_what_is_there() -> None:
-    """A line without noise, and a threshold."""
+    """Cases are a line without noise, and a threshold."""
     random = np.random.default_rng(3)
     records = [{"a": a, "b": b, "y": 3 * a - 2 * b + 1} for a, b in random.normal(size=(3000, 2)).tolist()]
     weights = learn_all(ps.LinearRegression("a", "b", target="y", rate=0.05), records)
@@ -90,7 +90,7 @@ def test_regressions_find_what_is_there() -> None:
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 def test_a_quantile_is_near_that_of_all_values(share: float) -> None:
-    """Of values of several kinds; its markers are in order, and the outer ones are the least and the greatest."""
+    """Values have several distributions; the markers are sorted, and the outer ones are minimum and maximum."""
     random = np.random.default_rng(4)
     for values in (random.normal(size=900), random.exponential(size=900), random.random(900)):
         weights = learn_all(ps.Quantile("a", share), [{"a": value} for value in values.tolist()])
@@ -104,14 +104,14 @@ def test_a_quantile_is_near_that_of_all_values(share: float) -> None:
 @given(st.lists(NUMBERS, min_size=1, max_size=5))
 @examples(20)
 def test_a_quantile_of_few_values_is_the_nearest(values: list[float]) -> None:
-    """In whatever order they come."""
+    """Their order does not matter."""
     weights = learn_all(ps.Quantile("a", 0.5), [{"a": value} for value in values])
     expected = sorted(values)[int(np.floor(0.5 * (len(values) - 1) + 0.5))]
     assert float(ps.Quantile("a", 0.5).score(weights, {"a": np.float64(0)})) == expected
 
 
 def test_a_histogram_counts() -> None:
-    """A bound belongs to the bin that it ends."""
+    """A bound belongs to the bin below it."""
     learner = LEARNERS["histogram"]
     weights = learn_all(learner, [{"a": a} for a in (-5, -1, 0, 1, 99)])
     assert weights == {"up_to_minus_1": 2, "up_to_0": 1, "up_to_2.5": 1, "beyond": 1}
@@ -128,7 +128,7 @@ def test_a_histogram_counts() -> None:
 def test_columns_learn_what_single_records_teach(
     name: str, rows: list[tuple[int, float, float]], few: int, cut: int
 ) -> None:
-    """To the bit, wherever the records are cut, and however many keys learn at once; and so are the scores."""
+    """Weights and scores are equal to the bit, for any cuts and any number of keys at once."""
     learner = LEARNERS[name]
     kinds = learner.weight_types()
     numbers = {int: np.int64, float: np.float64}
@@ -187,6 +187,6 @@ def test_columns_learn_what_single_records_teach(
     ],
 )
 def test_what_cannot_be_learned_is_refused(declare: Any, reason: str) -> None:
-    """When it is declared, with a sentence."""
+    """The error is a sentence at the declaration."""
     with pytest.raises(SchemaError, match=reason):
         declare()

@@ -1,4 +1,6 @@
-"""Models of River and scikit-learn as state: columns or a document, the same model again, and no code from storage."""
+"""Models of River and scikit-learn as state: as columns or a document, restored exactly, without code from
+storage.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def pipeline() -> ps.River:
 
 
 def learned(learner: Any, records: int) -> Any:
-    """A model after some records."""
+    """Return a model after some records."""
     model, chance = learner.start(), random.Random(1)
     for at in range(records):
         features = {name: chance.random() for name in learner.features}
@@ -68,7 +70,7 @@ def learned(learner: Any, records: int) -> Any:
 
 
 def test_weights_have_names() -> None:
-    """Those of the attributes, the steps of a pipeline, and the fields of records."""
+    """They are names of attributes, pipeline steps, and record fields."""
     learner = pipeline()
     stored = learner.write(learned(learner, 50))
     assert stored["document"] is None
@@ -81,19 +83,19 @@ def test_weights_have_names() -> None:
 
 @pytest.mark.parametrize("name", sorted(RIVER))
 def test_a_model_of_river_is_the_same_again(name: str) -> None:
-    """All others are tried in `make chaos`."""
+    """`make chaos` tries all others."""
     interrupted(river_learner(name, dict(river_models())[name]))
 
 
 @pytest.mark.parametrize("name", sorted(SCIKIT))
 def test_an_estimator_is_the_same_again(name: str) -> None:
-    """All others are tried in `make chaos`."""
+    """`make chaos` tries all others."""
     interrupted(scikit_learner(name, dict(scikit_models())[name]))
 
 
 @pytest.mark.chaos
 def test_the_table_tells_which_models_can_be_learned() -> None:
-    """If this fails after a change of a version: python tests/unit/learning/library_models.py."""
+    """If this fails after a version change: python tests/unit/learning/library_models.py."""
     page = library_models.TABLE.read_text()
     assert (
         page.split(library_models.BEGIN)[1].split(library_models.END)[0].strip()
@@ -102,7 +104,7 @@ def test_the_table_tells_which_models_can_be_learned() -> None:
 
 
 def test_a_model_of_another_shape_is_a_document() -> None:
-    """Young models, and those that grow; both are read again, and both are plain JSON."""
+    """This goes for new and for growing models; both are restored, and both are plain JSON."""
     learner = ps.River(tree.HoeffdingTreeRegressor(grace_period=5), "km", target="minutes")
     assert [*learner.weight_types()] == ["document"]
     stored = json.loads(learner.write(learned(learner, 60))["document"])
@@ -112,12 +114,12 @@ def test_a_model_of_another_shape_is_a_document() -> None:
 
 
 def test_what_is_null_is_as_in_a_fresh_model() -> None:
-    """So a person may set a few weights, and a model has a weight for a new field later."""
+    """So a user may set a few weights, and a model gets a weight for a new field later."""
     learner = pipeline()
     few = dict.fromkeys(learner.weight_types()) | {"LinearRegression_weights_km": 2.0}
     model = learner.read(few)
     assert model["LinearRegression"]._weights == {"km": 2.0}
-    assert learner.score_one(model, {"km": 3.0, "stops": 1.0}) == 0.0  # the scaler knows no distances yet
+    assert learner.score_one(model, {"km": 3.0, "stops": 1.0}) == 0.0  # the scaler has no distances yet
     stored = learner.write(learned(learner, 50))
     more = ps.River(learner.model, "km", "stops", "rain", target="minutes")
     again = more.read(dict.fromkeys(more.weight_types()) | stored)
@@ -125,7 +127,7 @@ def test_what_is_null_is_as_in_a_fresh_model() -> None:
 
 
 def test_what_a_document_lacks_is_not_shared() -> None:
-    """A model from a document of before, when its class had fewer attributes, leaves the fresh one alone."""
+    """A model from an old document, whose class had fewer attributes, does not share the fresh one's."""
     fresh = preprocessing.StandardScaler()
     again = read_model({"#": "river.preprocessing.scale:StandardScaler"}, fresh, "river")
     again.learn_one({"km": 1.0})
@@ -136,7 +138,7 @@ def test_what_a_document_lacks_is_not_shared() -> None:
 
 
 def test_arguments_are_code() -> None:
-    """A model that is declared with another rate learns with it from the weights of before."""
+    """A model declared with another rate uses it with the earlier weights."""
     before = ps.River(linear_model.PARegressor(C=0.01), "km", target="minutes")
     after = ps.River(linear_model.PARegressor(C=0.5), "km", target="minutes")
     assert not any("C" in name.split("_") for name in before.weight_types())
@@ -144,7 +146,7 @@ def test_arguments_are_code() -> None:
 
 
 def test_a_model_is_shown_as_its_library_has_it() -> None:
-    """From weights that were just learned, and from those that came from storage; no records change nothing."""
+    """It is built from weights just learned or from storage; without records nothing changes."""
     learner = ps.ScikitLearn(SGDRegressor(random_state=1), "km", target="minutes", batch=2)
     models = LibraryModels(learner)
     held: Any = None
@@ -187,13 +189,13 @@ class Innocent:
     ],
 )
 def test_a_document_runs_no_code(document: Any) -> None:
-    """It names classes of its library alone, which get attributes without a constructor."""
+    """It may only name classes of its library, which get attributes without a constructor call."""
     with pytest.raises(ClosedModelError):
         read_model(document, stats.Mean(), "river")
 
 
 def test_shared_objects_and_odd_numbers_come_back() -> None:
-    """What is one object in two places, cycles, tuples as keys, and numbers that JSON does not have."""
+    """Covered are shared objects, cycles, tuples as keys, and numbers that JSON lacks."""
     first, second = stats.Mean(), stats.Mean()
     first.loop = [first, second, second]
     first.odd = {(1, "a"): float("inf"), None: float("nan"), "#": -0.0}
@@ -245,13 +247,13 @@ def test_shared_objects_and_odd_numbers_come_back() -> None:
     ],
 )
 def test_what_cannot_be_learned_is_refused_with_a_reason(declare: Any, reason: str) -> None:
-    """When it is declared, before a job starts."""
+    """The error comes at the declaration, before a job starts."""
     with pytest.raises(SchemaError, match=reason):
         declare()
 
 
 def test_a_classifier_with_many_classes_says_which() -> None:
-    """Its place in the classes, for texts and numbers."""
+    """Its position among the classes gives the class, for text and numbers."""
     labels = ("red", "green", "blue")
     for learner in (
         ps.River(naive_bayes.GaussianNB(), "a", target="colour", classes=labels),

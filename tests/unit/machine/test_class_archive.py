@@ -1,4 +1,6 @@
-"""The archive of Spark's classes: which one is used, and by which options. `make setup` makes a real one."""
+"""The archive of Spark's classes: which one is used, and with which JVM options. `make setup` creates a real
+one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from penstock.machine.java import JavaHome
 
 @pytest.fixture
 def java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JavaHome:
-    """A Java, and an empty cache."""
+    """Return a Java, with an empty cache."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     (tmp_path / "java").mkdir()
     (tmp_path / "java" / "release").write_text('JAVA_VERSION="17.0.15"\n')
@@ -22,21 +24,21 @@ def java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JavaHome:
 
 
 def test_a_jvm_does_without_an_archive_that_is_not_there(java: JavaHome) -> None:
-    """No option names a file that is missing."""
+    """No option names a missing file."""
     assert archive_options(java) == []
 
 
 def test_a_jvm_uses_the_archive_that_is_there(java: JavaHome) -> None:
-    """What it has to say of it goes to standard error."""
+    """Its messages go to standard error."""
     class_archive(java).touch()
     assert f"-XX:SharedArchiveFile={class_archive(java)}" in archive_options(java)
     assert "-Xlog:all=warning:stderr" in archive_options(java)
-    # Else each JVM has a changed copy of the whole archive.
+    # Otherwise each JVM would have a modified copy of the whole archive.
     assert "-XX:ArchiveRelocationMode=0" in archive_options(java)
 
 
 def test_another_java_has_another_archive(java: JavaHome) -> None:
-    """Also one that was updated in its place."""
+    """This includes a Java that was updated in place."""
     before = class_archive(java)
     (java.home / "release").write_text('JAVA_VERSION="17.0.16"\n')
     assert class_archive(java) != before
@@ -45,7 +47,7 @@ def test_another_java_has_another_archive(java: JavaHome) -> None:
 def test_an_archive_is_made_once_and_those_of_no_use_are_removed(
     java: JavaHome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A job that runs to its end leaves it."""
+    """A job that runs to its end creates it."""
     runs = []
 
     def run(folder: Path, options: list[str]) -> bool:
@@ -54,7 +56,7 @@ def test_an_archive_is_made_once_and_those_of_no_use_are_removed(
         return True
 
     monkeypatch.setattr(archives, "_run_job", run)
-    # One of this PySpark for another Java, of one that has been removed, and of one that is in use.
+    # One for another Java, one for a removed Java, and one in use.
     folder = class_archive(java).parent
     (tmp_path / "elsewhere").touch()
     for name, owner in {
@@ -78,7 +80,7 @@ def test_an_archive_is_made_once_and_those_of_no_use_are_removed(
 def test_a_java_that_keeps_no_archive_is_done_without(
     java: JavaHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job runs, and nothing is there after it."""
+    """The job runs, and no file remains."""
     monkeypatch.setattr(archives, "_run_job", lambda folder, options: True)
     assert make_class_archive(java) is None
     assert archive_options(java) == []

@@ -1,4 +1,4 @@
-"""Pinned jars: what is fetched, from where, and what is refused. No network: Ivy is replaced by a folder."""
+"""Pinned jars: what is fetched from where, and what is refused. No network: a folder replaces Ivy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TWO = Jar("org.two", "two", "2.0", hashlib.sha256(b"two").hexdigest())
 
 
 class Registry:
-    """Stands for Ivy: serves content by file name, and counts what was asked."""
+    """Replaces Ivy: serves content by file name, and counts requests."""
 
     def __init__(self) -> None:
         self.content = {"one-1.0.jar": b"one", "two-2.0.jar": b"two"}
@@ -44,7 +44,7 @@ class Registry:
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Registry:
-    """An empty cache, no offline folder, and a registry that serves both jars."""
+    """Provide an empty cache, no offline folder, and a registry that serves both jars."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("PENSTOCK_JARS", raising=False)
     served = Registry()
@@ -66,7 +66,7 @@ def target() -> Path:
 
 
 def test_missing_jars_are_fetched_once(registry: Registry) -> None:
-    """The second call asks nobody."""
+    """The second call fetches nothing."""
     paths = resolve((ONE, TWO), target())
     assert [path.read_bytes() for path in paths] == [b"one", b"two"]
     assert resolve((ONE, TWO), target()) == paths
@@ -74,7 +74,7 @@ def test_missing_jars_are_fetched_once(registry: Registry) -> None:
 
 
 def test_only_what_is_missing_or_damaged_is_fetched(registry: Registry) -> None:
-    """A jar that was cut or changed in the cache is fetched again; a whole one stays."""
+    """A truncated or changed jar in the cache is fetched again; an intact one stays."""
     resolve((ONE, TWO), target())
     (target() / ONE.file_name).write_bytes(b"on")
     assert resolve((ONE, TWO), target())[0].read_bytes() == b"one"
@@ -82,7 +82,7 @@ def test_only_what_is_missing_or_damaged_is_fetched(registry: Registry) -> None:
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(registry: Registry) -> None:
-    """What a registry serves is not used when its digest differs, and nothing of it stays."""
+    """A file with another digest is neither used nor kept."""
     registry.content["two-2.0.jar"] = b"another"
     with pytest.raises(JarResolutionError, match=r"two-2\.0\.jar is not the pinned two 2\.0"):
         resolve((ONE, TWO), target())
@@ -90,7 +90,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(registry: Registry) -> None
 
 
 def test_a_failure_names_the_jar_the_cause_and_the_ways_out(registry: Registry) -> None:
-    """The sentence is enough to go on."""
+    """The message has all that the user needs."""
     del registry.content["two-2.0.jar"]
     with pytest.raises(JarResolutionError, match=r"two-2\.0\.jar \(no route\).*PENSTOCK_JARS") as caught:
         resolve((ONE, TWO), target())
@@ -108,7 +108,7 @@ def test_a_failure_leaves_no_temporary_folder(registry: Registry) -> None:
 
 
 def test_the_offline_folder_comes_first(registry: Registry, offline: Path) -> None:
-    """With every jar in PENSTOCK_JARS nobody is asked."""
+    """With every jar in PENSTOCK_JARS nothing is fetched."""
     (offline / ONE.file_name).write_bytes(b"one")
     (offline / TWO.file_name).write_bytes(b"two")
     assert [path.read_bytes() for path in resolve((ONE, TWO), target())] == [b"one", b"two"]
@@ -116,7 +116,7 @@ def test_the_offline_folder_comes_first(registry: Registry, offline: Path) -> No
 
 
 def test_what_the_offline_folder_lacks_is_fetched(registry: Registry, offline: Path) -> None:
-    """An offline folder may hold a part."""
+    """An offline folder may have some of the jars."""
     (offline / ONE.file_name).write_bytes(b"one")
     resolve((ONE, TWO), target())
     assert registry.asked == [["two"]]
@@ -146,7 +146,7 @@ def test_processes_that_start_together_fetch_once(registry: Registry) -> None:
 
 
 def test_a_cache_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A file where the folder should be gives a sentence."""
+    """A file in place of the folder gives a clear message."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(CacheFolderError, match="PENSTOCK_CACHE"):
@@ -154,7 +154,7 @@ def test_a_cache_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_every_pinned_jar_has_a_digest_and_a_name_of_its_own() -> None:
-    """The committed table is whole."""
+    """The committed table is complete."""
     sets = read_pinned_jars()
     assert {name: len(found) for name, found in sets.items()} == {"filesystem": 1, "broker": 45, "s3": 36}
     for found in sets.values():
@@ -163,7 +163,7 @@ def test_every_pinned_jar_has_a_digest_and_a_name_of_its_own() -> None:
 
 
 def test_ivy_is_asked_for_the_jars_and_nothing_behind_them() -> None:
-    """Each dependency stands alone."""
+    """Transitive dependencies are not fetched."""
     assert ivy_module((ONE, TWO)).count('transitive="false" conf="*->master"') == 2
 
 

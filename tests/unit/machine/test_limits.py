@@ -1,4 +1,4 @@
-"""Limits of control groups, of both kinds, read from folders that look like /proc and /sys."""
+"""Limits of control groups, versions 1 and 2, read from folders that resemble /proc and /sys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUPS = "sys/fs/cgroup"
 
 
 def write(root: Path, **files: str) -> None:
-    """Files by their paths, with `__` for a slash."""
+    """Write files by path, with `__` for a slash."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def write(root: Path, **files: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine with 8 GiB, of which 6 are free, and no control groups."""
+    """Provide a machine with 8 GiB, 6 of them free, and no control groups."""
     write(
         tmp_path, **{"proc/meminfo": f"MemTotal: {8 << 20} kB\nMemFree: 1 kB\nMemAvailable: {6 << 20} kB\n"}
     )
@@ -31,14 +31,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_machine_without_control_groups_has_all(root: Path) -> None:
-    """As far as this process may use its cores."""
+    """It counts the cores that this process may use."""
     assert memory(root) == Memory(8192 * MIB, 6144 * MIB)
     assert cores(root) == Cores(len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.parametrize("group", ["", "pods/one"])
 def test_a_group_of_the_newer_kind_bounds_both(root: Path, group: str) -> None:
-    """Files that were read go when memory is needed, so they count as free."""
+    """File cache is reclaimable, so it counts as free."""
     folder = f"{GROUPS}/{group}".rstrip("/")
     write(
         root,
@@ -55,7 +55,7 @@ def test_a_group_of_the_newer_kind_bounds_both(root: Path, group: str) -> None:
 
 
 def test_a_group_is_bound_by_those_around_it(root: Path) -> None:
-    """The least of their limits holds."""
+    """The smallest limit of its ancestors applies."""
     write(
         root,
         **{
@@ -73,7 +73,7 @@ def test_a_group_is_bound_by_those_around_it(root: Path) -> None:
 
 
 def test_groups_of_the_older_kind_have_a_folder_for_each_controller(root: Path) -> None:
-    """A number near the largest that there is means no limit."""
+    """A number near the maximum means no limit."""
     write(
         root,
         **{
@@ -94,7 +94,7 @@ def test_groups_of_the_older_kind_have_a_folder_for_each_controller(root: Path) 
 
 
 def test_this_machine_can_be_read() -> None:
-    """Whatever its limits are."""
+    """This must work with any limits."""
     found = memory()
     assert 0 < found.available <= found.total
     assert cores().usable >= 1

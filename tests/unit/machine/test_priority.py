@@ -1,4 +1,4 @@
-"""Priorities: all threads of a process yield, and what they start later."""
+"""Priorities: all threads of a process are lowered, and its later children."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.stdin.readline()
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux has a priority for each thread")
 def test_all_threads_of_a_process_yield_and_those_they_start() -> None:
-    """A thread that is there, and one that the process starts afterwards."""
+    """Covered are an existing thread, and one that the process starts afterwards."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -26,7 +26,9 @@ PROGRAM = "import os, sys; print(sys.executable, sys.argv[1:], os.environ['PYTHO
 def test_entries_at_the_front_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, left: str
 ) -> None:
-    """Only at the front and only all of them; arguments arrive as they are; a second call finds the same program."""
+    """Only those at the front are removed, and all of them; arguments are unchanged; a second call finds the
+    same program.
+    """
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "the cache"))
     program = interpreter_without([Path("/with space/a.zip"), Path("/b's.zip")])
     assert interpreter_without([Path("/with space/a.zip"), Path("/b's.zip")]) == program
@@ -49,7 +51,7 @@ def test_entries_at_the_front_are_left_out(
 def test_modules_of_spark_are_left_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, arguments: list[str], is_forked: bool
 ) -> None:
-    """Where the variable is set; all else is run by the interpreter."""
+    """This holds where the variable is set; the interpreter runs everything else."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "the cache"))
     client = tmp_path / "a client.py"
     client.write_text("import sys; print('forked', *sys.argv[1:])")

@@ -1,4 +1,4 @@
-"""Spark's folder for drivers of clusters: all of Spark's is there, and Python compiles nothing of PySpark."""
+"""Spark's folder for drivers on clusters: it is complete, and Python compiles nothing of PySpark."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def small_home(tmp_path: Path) -> Path:
 
 
 def files_of(home: Path) -> dict[str, str]:
-    """The small files of a folder, through all links."""
+    """Return the small files of a folder, through all links."""
     found = subprocess.check_output(["find", "-L", str(home), "-type", "f"], text=True).split("\n")
     paths = [Path(name) for name in found if name and not name.endswith("pyspark.zip")]
     return {str(path.relative_to(home)): path.read_text() for path in paths}
 
 
 def test_sparks_own_pyspark_is_imported_from_bytecode() -> None:
-    """By a Python with nothing else on its path."""
+    """The Python has nothing else on its path."""
     archive = quick_spark_home(pyspark_folder()) / "python/lib/pyspark.zip"
     out = subprocess.check_output(
         [sys.executable, "-c", PROGRAM], env={"PYTHONPATH": str(archive)}, text=True
@@ -60,7 +60,7 @@ def test_all_else_of_sparks_folder_is_there(small_home: Path) -> None:
     quick = quick_spark_home(small_home)
     assert files_of(quick) == files_of(small_home)
     assert len(files_of(quick)) == 5
-    # What is changed in a folder of Spark's counts.
+    # Changes in a folder of Spark's take effect.
     (small_home / "jars/b.jar").write_text("later")
     assert files_of(quick) == files_of(small_home)
 
@@ -90,7 +90,7 @@ def test_a_folder_without_that_zip_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_drivers_of_clusters_start_with_it(small_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever Spark they have; where tasks run on this machine, penstock's own interpreter does the same."""
+    """This holds for any Spark; with local tasks penstock's own interpreter does the same."""
     monkeypatch.setenv("SPARK_HOME", str(small_home))
     assert start_environment(JvmStart("spark://here:1")) == {"SPARK_HOME": str(quick_spark_home(small_home))}
     assert start_environment(JvmStart("local[2]")) == {}

@@ -1,4 +1,4 @@
-"""BatchMetrics: lines in the checkpoint that a reader finds whole, in order, and within a bound."""
+"""BatchMetrics: lines in the checkpoint that readers get whole, in order, and within a bound."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 
 
 def metrics(batch: int, **more: Any) -> BatchMetrics:
-    """The metrics of a micro-batch that began at a whole second and took half of one."""
+    """Return the metrics of a micro-batch that started at a whole second and took half of one."""
     return metrics_of_batch(batch, BEGUN + dt.timedelta(seconds=batch), 0.5, **more)
 
 
@@ -46,7 +46,7 @@ def segments(checkpoint: Path) -> list[Path]:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    """With every field, and by another run that continues after it."""
+    """Every field is read, also by another run that continues after it."""
     first = metrics(
         0,
         phases={"processing": 0.25},
@@ -68,7 +68,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_metrics_has_none(tmp_path: Path) -> None:
-    """Also one that is not there, and one whose first line is not whole."""
+    """The checkpoint may be missing, or its first line incomplete."""
     for folder in (tmp_path, tmp_path / "no"):
         assert read_batch_metrics(folder) == []
         assert newest_batch_metrics(folder) is None
@@ -80,7 +80,7 @@ def test_a_checkpoint_without_metrics_has_none(tmp_path: Path) -> None:
 
 
 def test_half_a_line_is_not_seen_and_goes(tmp_path: Path) -> None:
-    """What a killed run has left of a line is cut off by the next run, and a reader that looks meanwhile waits."""
+    """The next run removes a killed run's partial line, and a reader waits meanwhile."""
     writer = BatchMetricsWriter(tmp_path)
     writer.append(metrics(0))
     writer.close()
@@ -101,7 +101,7 @@ def test_half_a_line_is_not_seen_and_goes(tmp_path: Path) -> None:
 def test_a_reader_beside_the_writer_sees_all_that_is_kept(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, segment_lines: int, kept: int
 ) -> None:
-    """In order, each once, however both take turns; what goes are the oldest, and the bound holds."""
+    """Lines come in order, each once, however both take turns; the oldest are dropped, within the bound."""
     folder = tmp_path_factory.mktemp("metrics")
     line = len(b"\n") + max(len(read_one(folder, n)) for n in (0, 60))
     segment_bytes = segment_lines * line
@@ -122,7 +122,7 @@ def test_a_reader_beside_the_writer_sees_all_that_is_kept(
     assert there == list(range(written))[-len(there) :] if there else written == 0
     assert there[-1:] == seen[-1:]
     assert seen == sorted(set(seen))
-    # Only what went before the reader came to it is missing.
+    # Only lines dropped before the reader reached them are missing.
     assert set(there) <= set(seen)
     assert (
         sum(path.stat().st_size for path in (folder / METRICS_FOLDER).glob("*"))
@@ -141,7 +141,7 @@ def read_one(folder: Path, batch: int) -> bytes:
 
 
 def test_since_a_time(tmp_path: Path) -> None:
-    """Micro-batches that ended after it, wherever segments begin."""
+    """It gives the micro-batches that ended later, wherever segments begin."""
     writer = BatchMetricsWriter(tmp_path, segment_bytes=1000)
     for batch in range(20):
         writer.append(metrics(batch))
@@ -152,7 +152,7 @@ def test_since_a_time(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_is_told(tmp_path: Path) -> None:
-    """With the file and the remedy; a format that is not known, too."""
+    """The error has the file and the remedy; it also covers an unknown format."""
     writer = BatchMetricsWriter(tmp_path)
     writer.append(metrics(0))
     writer.append(metrics(1))
@@ -168,7 +168,7 @@ def test_a_damaged_line_is_told(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that could be written only in part is taken back, and the next one is written when there is room."""
+    """A partly written line is removed, and the next one is written when there is space."""
     writer = BatchMetricsWriter(tmp_path)
     writer.append(metrics(0))
     write = os.write
@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_line_costs_little(tmp_path: Path) -> None:
-    """A micro-batch must not notice it, with ten steps and streams either."""
+    """It must not slow a micro-batch, even with ten steps and streams."""
     names = [f"name-{number}" for number in range(10)]
     found = metrics(
         0,
@@ -208,7 +208,7 @@ def test_a_line_costs_little(tmp_path: Path) -> None:
 def test_the_newest_are_found_from_the_end(
     count: int, most: int, after: int | None, since: int | None
 ) -> None:
-    """As they are in the list of all of them, in however many segments."""
+    """The result equals the end of the full list, for any number of segments."""
     with tempfile.TemporaryDirectory() as folder:
         writer = BatchMetricsWriter(Path(folder), segment_bytes=1000)
         for batch in range(count):

@@ -1,4 +1,4 @@
-"""The exposition: what Prometheus is told, and that page, dashboard and alert rules know the same metrics."""
+"""The exposition: metrics for Prometheus; documentation, dashboard and alert rules use the same ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAME = re.compile(r"\bpenstock_[a-z0-9_]+\b")
 
 
 def metrics(**more: Any) -> BatchMetrics:
-    """Metrics in which every metric has a value."""
+    """Return metrics in which every metric has a value."""
     found: dict[str, Any] = {
         "parallelism": 4,
         "lag": {"visits": Lag(records=1, files=2, bytes=3, seconds=4.5), "other": Lag(records=7)},
@@ -65,7 +65,7 @@ def metrics(**more: Any) -> BatchMetrics:
 
 
 def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """All values, by name and labels."""
+    """Return all values, by name and labels."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text.decode())
@@ -78,7 +78,7 @@ def value(found: dict[Any, float], name: str, **labels: str) -> float:
 
 
 def test_every_metric_has_a_value() -> None:
-    """The one that stands in the metrics, in base units."""
+    """It equals the stored metrics, in base units."""
     found = samples(exposition([ExposedJob(metrics(), batch_running_s=0.25)]))
     assert {name for name, _ in found} == known_names()
     assert value(found, "penstock_running") == 1
@@ -103,7 +103,7 @@ def test_every_metric_has_a_value() -> None:
 
 
 def test_the_latency_of_a_sink_is_a_histogram() -> None:
-    """Buckets count what is within their bound; what took longer than all counts, too. A sink without output has 0."""
+    """Cumulative buckets include their bound, and +Inf counts everything. A sink without output has 0."""
     counts = (0, 80, *[0] * (len(LATENCY_BOUNDS_S) - 2), 7)
     totals = Totals(records_out={"out": 90, "idle": 0}, latency={"out": Latency(counts, 640.5, 90.0)})
     found = samples(exposition([ExposedJob(metrics(totals=totals, checkpoint_interval_ms=5000))]))
@@ -121,7 +121,7 @@ def test_the_latency_of_a_sink_is_a_histogram() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    """Rather than told as 0: of a job that has done nothing yet there are counters, which are 0."""
+    """Unknown values are not exposed as 0; a job without any work has only counters, which are 0."""
     blank = metrics(
         batch=-1, lag={"visits": Lag(records=0)}, steps={"count": StepBatchMetrics()}, memory=None
     )
@@ -146,7 +146,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_several_jobs_at_once() -> None:
-    """Each metric is told once, with the values of all jobs."""
+    """Each metric's header appears once, with the values of all jobs."""
     text = exposition([ExposedJob(metrics()), ExposedJob(metrics(job="trips"))])
     assert text.count(b"# TYPE penstock_running gauge") == 1
     assert {labels for name, labels in samples(text) if name == "penstock_running"} == {
@@ -157,14 +157,14 @@ def test_several_jobs_at_once() -> None:
 
 
 def test_names_are_odd() -> None:
-    """Whatever streams are called, the text can be read."""
+    """The text is parseable for any stream names."""
     odd = 'a "quoted\\" name\nwith a line'
     found = samples(exposition([ExposedJob(metrics(lag={odd: Lag(records=1)}))]))
     assert value(found, "penstock_lag_records", stream=odd) == 1
 
 
 def test_names_follow_the_rules() -> None:
-    """Counters end in _total, and the unit stands last; no label has keys of records."""
+    """Counters end in _total, and the unit comes last; no label has record keys."""
     for metric in METRICS:
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert not re.search(r"_(ms|milliseconds|kb|mb|percent)\b", metric.name)
@@ -183,7 +183,7 @@ def test_names_follow_the_rules() -> None:
 
 
 def test_the_page_lists_what_is_exposed() -> None:
-    """Each metric with its type, its labels and its meaning, and no other."""
+    """The page has each metric with its type, labels and meaning, and no other."""
     rows = [
         line.strip("| ").split(" | ")
         for line in PAGE.read_text().splitlines()
@@ -207,7 +207,7 @@ def known_names() -> set[str]:
 
 
 def expressions(dashboard: Any) -> list[str]:
-    """All queries of a dashboard, also those of its variables."""
+    """Return all queries of a dashboard, including those of its variables."""
     if isinstance(dashboard, dict):
         own = [dashboard[key] for key in ("expr", "definition") if isinstance(dashboard.get(key), str)]
         return own + [found for value in dashboard.values() for found in expressions(value)]
@@ -217,14 +217,14 @@ def expressions(dashboard: Any) -> list[str]:
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
-    """In every panel, and for every metric somewhere, but for a few that nobody would look at there."""
+    """Panels use only existing metrics, and all of them except a few that are not useful there."""
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
     found = expressions(dashboard)
     assert len(found) > 20
     for expression in found:
         assert NAME.findall(expression), expression
     named = {name for expression in found for name in NAME.findall(expression)}
-    # The histogram says more of the first, and the others are only numbers.
+    # A histogram has more detail than the first; the others are only counts.
     plain = {
         "penstock_last_batch_duration_seconds",
         "penstock_last_batch",
@@ -236,7 +236,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
 
 
 def test_panels_of_the_dashboard_are_whole() -> None:
-    """Each has a title, a place of its own, a unit, and the source of data that the reader chooses."""
+    """Each has a title, a position, a unit, and the data source that the reader selects."""
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
@@ -266,7 +266,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def test_alert_rules_ask_for_metrics_that_there_are(rules: list[dict[str, Any]]) -> None:
-    """And say what it is about, how bad it is, and what to do."""
+    """They have a summary, a severity, and a remedy."""
     assert len(rules) >= 8
     assert len({rule["alert"] for rule in rules}) == len(rules)
     for rule in rules:
@@ -279,6 +279,6 @@ def test_alert_rules_ask_for_metrics_that_there_are(rules: list[dict[str, Any]])
 
 
 def test_the_page_tells_of_every_alert(rules: list[dict[str, Any]]) -> None:
-    """With its severity, and no other."""
+    """It has each with its severity, and no other."""
     listed = dict(re.findall(r"^\| `(Penstock\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
     assert listed == {rule["alert"]: rule["labels"]["severity"] for rule in rules}

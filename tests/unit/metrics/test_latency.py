@@ -1,4 +1,4 @@
-"""Latency: what a histogram says of latencies, as a plain list of them would; times that stand for many records."""
+"""Latency: a histogram agrees with a plain list; one time can stand for many records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plain(found: list[tuple[int, int]]) -> list[float]:
 
 @given(points, points)
 def test_a_histogram_counts_as_a_list_does(some: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
-    """Each bucket, the sum and the longest, also of two together, and after it was stored."""
+    """Compared are each bucket, the sum and the maximum, also merged and after storing."""
     latencies = plain(some + more)
     found = counted(some).plus(counted(more))
     bounds = [-1.0, *LATENCY_BOUNDS_S, math.inf]
@@ -55,7 +55,7 @@ def test_a_histogram_counts_as_a_list_does(some: list[tuple[int, int]], more: li
 def test_a_quantile_is_in_the_bucket_of_that_of_the_list(
     some: list[tuple[int, int]], fraction: float
 ) -> None:
-    """So it is off by less than a bucket, and never above the longest."""
+    """So the error is less than a bucket, and the result never exceeds the maximum."""
     latencies = plain(some)
     expected = latencies[max(0, math.ceil(fraction * len(latencies) - 1e-9) - 1)]
     found = counted(some).quantile_s(fraction)
@@ -65,7 +65,7 @@ def test_a_quantile_is_in_the_bucket_of_that_of_the_list(
 
 
 def test_sinks_without_outputs_have_no_percentiles() -> None:
-    """Nor does a sink appear that had none."""
+    """A sink without outputs does not appear."""
     some = {"a": counted([(NOW_MS - 4, 1)]), "b": Latency()}
     assert set(percentiles_of(some)) == {"a"}
     together = add_latencies(some, {"a": counted([(NOW_MS - 4, 2)]), "c": Latency((1,), 0.0)})
@@ -77,7 +77,7 @@ sample_times = st.lists(st.integers(0, 10_000), min_size=1, max_size=20)
 
 @given(st.lists(st.tuples(sample_times, st.integers(20, 500)), min_size=1, max_size=12), st.integers(0, 300))
 def test_outputs_are_attributed_to_records(samples: list[tuple[list[int], int]], outputs: int) -> None:
-    """All of them, evenly: each part of the records causes its part of the outputs, but for one."""
+    """All are attributed evenly: each part of the records has its share of the outputs, give or take one."""
     parts = [SourceTimes.of(times_ms, count) for times_ms, count in samples]
     times = SourceTimes.merged(parts)
     assert times is not None
@@ -94,7 +94,7 @@ def test_outputs_are_attributed_to_records(samples: list[tuple[list[int], int]],
 
 
 def test_a_bundle_of_one_record_is_exact() -> None:
-    """However many outputs it causes; nothing merged is nothing."""
+    """This holds for any number of outputs; merging nothing gives nothing."""
     times = SourceTimes.merged([None, SourceTimes.at(990, 1), None])
     assert times == SourceTimes([990], [1])
     assert latency_at(times, 3, 1000) == Latency((0, 0, 0, 0, 0, 0, 3), 0.03, 0.01)
@@ -102,7 +102,7 @@ def test_a_bundle_of_one_record_is_exact() -> None:
 
 
 def test_neighbours_become_one_point() -> None:
-    """So that a thousand bundles take no more room than one, and the middle stays where it is."""
+    """So a thousand bundles take no more space than one, and the mean is kept."""
     many = SourceTimes.merged(SourceTimes.at(time_ms, 1) for time_ms in range(1000))
     assert many is not None
     assert len(many.times_ms) <= MOST_POINTS

@@ -1,4 +1,4 @@
-"""The metrics server: who may listen where, and what it answers."""
+"""The metrics server: on which addresses it may listen, and what it answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.metrics.metrics_server import MetricsServer
     [("127.0.0.1:9464", "127.0.0.1", 9464), ("localhost:0", "localhost", 0), ("[::1]:80", "::1", 80)],
 )
 def test_this_machine_may_listen(text: str, host: str, port: int) -> None:
-    """On its loopback addresses."""
+    """Loopback addresses are allowed."""
     assert metrics_address(text, allow_remote=False) == Address(host, port)
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:9464", "[::]:9464", "10.1.2.3:9464", "metrics.example:9464"])
 def test_others_may_not_listen_unless_that_is_allowed(text: str) -> None:
-    """The message says what to do."""
+    """The message says how to allow it."""
     with pytest.raises(JobDefinitionError, match=r"everyone .* --metrics-allow-remote"):
         metrics_address(text, allow_remote=False)
     assert str(metrics_address(text, allow_remote=True)) == text
@@ -43,7 +43,7 @@ NO_ADDRESSES = [
 
 @pytest.mark.parametrize("text", [*NO_ADDRESSES, "[::1", "localhost:1/x"])
 def test_what_is_no_address(text: str) -> None:
-    """Is refused with the form."""
+    """The error shows the right form."""
     with pytest.raises(JobDefinitionError, match="HOST:PORT"):
         metrics_address(text, allow_remote=True)
 
@@ -58,7 +58,7 @@ def answer(url: str, path: str, host: str | None = None) -> tuple[int, str, byte
 
 
 def test_it_serves_metrics_and_nothing_else() -> None:
-    """As they are when they are asked for; the port is free afterwards."""
+    """Metrics are current at each request; the port is free afterwards."""
     found = [b""]
     with MetricsServer(Address("127.0.0.1", 0), lambda: found[0]) as server:
         url = server.url
@@ -73,7 +73,7 @@ def test_it_serves_metrics_and_nothing_else() -> None:
 
 
 def test_a_page_under_another_name_gets_nothing() -> None:
-    """A browser that was led to this machine tells the name that it was led by."""
+    """A browser lured to this machine sends the lure's host name."""
     with MetricsServer(Address("127.0.0.1", 0), lambda: b"x 1\n") as server:
         port = server.url.rsplit(":", 1)[1].split("/")[0]
         for host in (f"evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "", "[::1"):
@@ -83,7 +83,7 @@ def test_a_page_under_another_name_gets_nothing() -> None:
 
 
 def test_a_taken_port_is_told() -> None:
-    """As a sentence, before the job starts."""
+    """The error is a sentence, before the job starts."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (

@@ -1,4 +1,4 @@
-"""Rates: what a job did per second over its last minute."""
+"""Rates: a job's throughput per second over its last minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at(seconds: float) -> dt.datetime:
 
 
 def run(job_id: str, starts: list[float], records: int = 100, busy_s: float = 0.5) -> list[BatchMetrics]:
-    """The metrics of a run with a micro-batch at each time."""
+    """Return the metrics of a run with a micro-batch at each time."""
     return [
         metrics_of_batch(
             number,
@@ -45,7 +45,7 @@ def run(job_id: str, starts: list[float], records: int = 100, busy_s: float = 0.
 
 
 def test_over_a_whole_window() -> None:
-    """Of a job that has run for longer: one micro-batch of half a second each second."""
+    """The job has run for longer: one micro-batch of half a second each second."""
     found = rates(run("a", list(range(300))), at(300))
     assert (found.seconds, found.batches, found.utilisation, found.mean_busy_s) == (60.0, 1.0, 0.5, 0.5)
     assert (found.records_in, found.records_out, found.step_records) == (
@@ -57,27 +57,27 @@ def test_over_a_whole_window() -> None:
 
 
 def test_of_a_job_that_has_just_begun() -> None:
-    """Over the time since its first micro-batch."""
+    """The rate is over the time since its first micro-batch."""
     found = rates(run("a", [0, 5, 8]), at(10))
     assert (found.seconds, found.batches, found.records_in) == (10.0, 0.3, {"visits": 30.0})
 
 
 def test_of_a_job_that_has_been_idle() -> None:
-    """What is older does not count; with nothing at all everything is 0."""
+    """Older micro-batches do not count; without any everything is 0."""
     assert rates(run("a", [0, 1, 50]), at(100)).records_in == {"visits": pytest.approx(100 / 60, abs=0.001)}
     assert rates(run("a", [0, 1]), at(100)) == Rates(seconds=60.0)
     assert rates([], at(0)) == Rates(seconds=60.0)
 
 
 def test_over_a_restart() -> None:
-    """Both runs count, though totals begin anew."""
+    """Both runs count, though totals restart."""
     found = run("a", [0, 1, 2]) + run("b", [10, 11])
     assert rates(found, at(20)).records_in == {"visits": 25.0}
     assert rates(found, at(20)).batches == 0.25
 
 
 def test_what_was_not_written_by_itself_counts() -> None:
-    """An idle job with timers makes empty micro-batches, most of which are only in the totals."""
+    """An idle job with timers has empty micro-batches, most of which are only in the totals."""
     found = run("a", [float(number) for number in range(200)], records=0, busy_s=0.1)
     thinned = found[::5]
     assert rates(thinned, at(199)).batches == pytest.approx(rates(found, at(199)).batches, abs=0.1)

@@ -1,4 +1,4 @@
-"""Faults of models that only another process survives."""
+"""Models with faults that would end the process that runs them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PRIORITY_OF_IMPORT = os.nice(0)
 
 
 class Sleeps(Linear):
-    """Never answers."""
+    """Never returns."""
 
     def predict(self, columns: Mapping[str, Any]) -> Any:
         time.sleep(600)
 
 
 class Allocates(Linear):
-    """Takes more memory than there is."""
+    """Allocates more memory than there is."""
 
     def predict(self, columns: Mapping[str, Any]) -> Any:
         return np.ones(1 << 40)
@@ -43,7 +43,7 @@ class Slow(Linear):
 
 
 class Impatient(Linear):
-    """Fails, and says at which priority its module was imported."""
+    """Raises, reporting the priority at which its module was imported."""
 
     def predict(self, columns: Mapping[str, Any]) -> Any:
         raise RuntimeError(f"imported at {PRIORITY_OF_IMPORT}")

@@ -1,4 +1,4 @@
-"""Models of tests: weights for a small class, a job that scores payments, and commands on the versions."""
+"""Parts of model tests: weights for a small class, a job that scores payments, and commands on versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CARDS = [f"card-{number}" for number in range(24)]
 
 
 class Linear:
-    """Multiplies the amount, and does to a record what its weights say."""
+    """Multiplies the amount, and misbehaves as its weights say."""
 
     def __init__(self, weights: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
         self.factor = float(weights["factor"][0])
@@ -33,7 +33,7 @@ class Linear:
 
 
 def weights(factor: float, **more: float) -> bytes:
-    """The file of a Linear."""
+    """Return the file of a Linear."""
     return save({"factor": np.array([factor]), **{name: np.array([value]) for name, value in more.items()}})
 
 
@@ -100,5 +100,5 @@ def bring_in(run: JobHarness, version: str, content: bytes, form: str = "safeten
 
 
 def last(run: JobHarness, command: str) -> Receipt:
-    """The last receipt of a command."""
+    """Return the last receipt of a command."""
     return run.receipts(command)[-1]

@@ -1,4 +1,4 @@
-"""Bad models: each one is refused with a sentence, by the command that meets it, and the old version serves on."""
+"""Bad models: each is refused with a reason by the command that detects it, and the old version stays."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fitted(columns: int = 1) -> bytes:
 
 
 def changed_schema(change: Callable[[dict[str, Any]], None]) -> bytes:
-    """A file of skops whose schema was edited."""
+    """Return a skops file with an edited schema."""
     source, content = zipfile.ZipFile(io.BytesIO(fitted())), io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name in source.namelist():
@@ -217,7 +217,7 @@ def run() -> JobHarness:
 
 @pytest.mark.parametrize("name", list(BAD))
 def test_a_bad_model_is_refused_and_the_old_one_serves(name: str, run: JobHarness) -> None:
-    """With what is wrong, in the receipt of the command that meets it; a replay refuses alike."""
+    """The detecting command's receipt has the reason; a replay refuses in the same way."""
     bad = BAD[name]
     content = bad.content if isinstance(bad.content, bytes) else bad.content()
     version = re.sub("[^a-z]", "-", name)
@@ -252,7 +252,7 @@ SPEC = ModelSpec(AMOUNT, pa.schema([("score", pa.float64())]))
 def test_what_a_model_does_to_its_process_it_does_to_that_of_the_examination(
     kind: type, reason: str, tmp_path: Path
 ) -> None:
-    """Which has limited time and memory."""
+    """That process has limited time and memory."""
     path = tmp_path / "model"
     path.write_bytes(GOOD)
     spec = dataclasses.replace(SPEC, weights=kind, budget_ms=10)
@@ -261,7 +261,7 @@ def test_what_a_model_does_to_its_process_it_does_to_that_of_the_examination(
 
 
 def test_the_process_of_an_examination_finds_good_models_good(tmp_path: Path) -> None:
-    """With a class that only the job has."""
+    """One uses a class that only the job has."""
     path = tmp_path / "model"
     path.write_bytes(GOOD)
     found = examine_apart(path, "safetensors", dataclasses.replace(SPEC, weights=Linear), None)
@@ -269,7 +269,7 @@ def test_the_process_of_an_examination_finds_good_models_good(tmp_path: Path) ->
 
 
 def test_an_examination_leaves_the_processors_to_the_job_from_its_beginning(tmp_path: Path) -> None:
-    """The imports of libraries, which take longest, already run at low priority."""
+    """Importing libraries, which takes longest, already runs at low priority."""
     path = tmp_path / "model"
     path.write_bytes(GOOD)
     spec = dataclasses.replace(SPEC, weights=Impatient)
@@ -278,7 +278,7 @@ def test_an_examination_leaves_the_processors_to_the_job_from_its_beginning(tmp_
 
 
 def test_a_model_that_changes_on_its_way_is_refused_and_can_be_loaded_again() -> None:
-    """Under the same name, once the content is right."""
+    """The name can be reused once the content is right."""
     run = JobHarness(scoring_job())
     run.load_model("score", "fraud", "1", weights(2.0), format="safetensors")
     store = run.runner.model_store.path
@@ -299,7 +299,7 @@ def test_a_model_that_changes_on_its_way_is_refused_and_can_be_loaded_again() ->
 
 
 def test_kept_content_that_is_damaged_is_not_promoted() -> None:
-    """The command looks at it before any slot depends on it."""
+    """The command checks it before any slot depends on it."""
     run = JobHarness(scoring_job())
     bring_in(run, "1", weights(2.0))
     pay(run)

@@ -1,4 +1,4 @@
-"""Answers that calls of a group took are taken again when the work is repeated."""
+"""Answers of a model group are stored, and used again when the work is repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TAKEN = ([0, 1], [1], [2, 0])
 
 
 def interval(folder: Path, times: list[int], taken: list[list[int]]) -> list[list[int] | None]:
-    """Run a round at each time, which calls a group once; return what each found of an earlier attempt."""
+    """Run rounds at these times, each calling a group once; return what each found of an earlier attempt."""
     found: list[list[int] | None] = []
     of_slot = SlotAnswers(FolderPlace(str(folder)), "score", (0,))
     for now_ms, one in zip(times, taken, strict=True):
@@ -28,7 +28,7 @@ def interval(folder: Path, times: list[int], taken: list[list[int]]) -> list[lis
 
 
 def test_rounds_of_the_same_millisecond_are_told_apart(tmp_path: Path) -> None:
-    """Each takes what it took in the first attempt, whatever time would decide now."""
+    """Each gets its answer of the first attempt, whatever would be chosen now."""
     times = [1_000, 1_000, 1_003]
     assert interval(tmp_path, times, list(TAKEN)) == [None, None, None]
     assert interval(tmp_path, times, [[2], [2], [2]]) == list(TAKEN)
@@ -41,7 +41,7 @@ def test_the_next_interval_is_no_repetition(tmp_path: Path) -> None:
 
 
 def test_of_two_attempts_that_answer_differently_one_ends(tmp_path: Path) -> None:
-    """Its work would count with answers that a repetition does not take."""
+    """Otherwise its work would count with answers that a replay does not use."""
     attempts = [SlotAnswers(FolderPlace(str(tmp_path)), "score", (0,)) for _ in range(2)]
     for number, attempt in enumerate(attempts):
         run = attempt.at(1_000)

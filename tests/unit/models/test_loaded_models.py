@@ -1,4 +1,4 @@
-"""Loaded models: a worker keeps what its steps need, and an error of any kind is that of the model."""
+"""Loaded models: a worker caches what its steps need, and any error is attributed to the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def version(folder: Path, factor: float) -> ModelVersion:
 
 
 def test_what_steps_need_is_kept_however_much_it_is(tmp_path: Path) -> None:
-    """And of the others those that were used last."""
+    """Of other versions it keeps the most recently used ones."""
     models = LoadedModels(max_more=2)
     needed = [version(tmp_path, factor) for factor in range(1, 41)]
     others = [version(tmp_path, factor) for factor in range(100, 105)]
@@ -50,7 +50,7 @@ def test_what_steps_need_is_kept_however_much_it_is(tmp_path: Path) -> None:
 def test_any_error_says_which_model_and_is_raised_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that no library should raise, and that of a thread that loads beside the work."""
+    """This includes errors that no library should raise, and those of a thread that preloads."""
 
     def fails(*_: object) -> None:
         raise RuntimeError("the library is confused")
@@ -64,7 +64,7 @@ def test_any_error_says_which_model_and_is_raised_each_time(
 
 
 def test_a_content_is_hashed_once_in_a_process_until_it_changes(tmp_path: Path) -> None:
-    """A cut at which a large version begins to serve does not wait for its hash."""
+    """A cut at which a large version starts to serve does not wait for hashing."""
     sha256, read = version(tmp_path, 2.0).sha256, list[str]()
     place, path = FolderPlace(str(tmp_path)), tmp_path / sha256
 

@@ -1,4 +1,4 @@
-"""Formats: each one scores as its library does alone, and examination measures it."""
+"""Model formats: each scores as its library alone does, and the examination measures it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def predicted(content: bytes, form: str, spec: ModelSpec) -> Any:
 
 @pytest.mark.parametrize("make", [matrix_model, named_model])
 def test_onnx_takes_one_input_for_all_columns_or_one_for_each(make: Any) -> None:
-    """By the names of the columns, or in their declared order."""
+    """Inputs match column names, or the declared order."""
     found = predicted(make([2.0, 3.0]), "onnx", ModelSpec(INPUTS, SCORE))
     np.testing.assert_allclose(found["score"], 2 * X[:, 0] + 3 * X[:, 1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("path", sorted(EXPORTED.glob("*.onnx")), ids=lambda path: path.stem)
 def test_what_lightgbm_and_xgboost_export_scores_as_they_do(path: Path) -> None:
-    """A classifier gives the probability of its second class; tests/data/models/export_models.py has made the files."""
+    """A classifier gives the probability of its second class; tests/data/models/export_models.py made the
+    files.
+    """
     sample = msgspec.json.decode(path.with_suffix(".sample.json").read_bytes(), type=Sample)
     assert examine(path.read_bytes(), "onnx", ModelSpec(INPUTS, SCORE), sample).refusal == ""
     wrong = {"score": [1.0 + score for score in sample.expected["score"]]}
@@ -66,7 +68,7 @@ class Halved(LinearRegression):  # type: ignore[misc]  # scikit-learn has no typ
 
 
 def test_a_file_of_skops_may_have_types_that_the_job_trusts() -> None:
-    """And only these."""
+    """Only these extra types are allowed."""
     model = Halved().fit(X, Y)
     content = skops_file(model)
     with pytest.raises(ModelRefusedError, match="Halved"):
@@ -77,7 +79,7 @@ def test_a_file_of_skops_may_have_types_that_the_job_trusts() -> None:
 
 
 def test_a_classifier_gives_the_probability_of_its_second_class() -> None:
-    """And the class itself for a column that is no floating-point number."""
+    """For a column that is not floating-point it gives the class itself."""
     model = LogisticRegression().fit(X, Y)
     content = skops_file(model)
     found = predicted(content, "skops", ModelSpec(INPUTS, SCORE))
@@ -87,7 +89,7 @@ def test_a_classifier_gives_the_probability_of_its_second_class() -> None:
 
 
 def test_an_estimator_that_knows_names_gets_them() -> None:
-    """Without the warning that it was fitted with names."""
+    """This avoids the warning that it was fitted with names."""
     import pandas as pd
 
     frame = pd.DataFrame({"amount": X[:, 0], "age": X[:, 1]})
@@ -108,7 +110,7 @@ class Matrix:
 
 
 def test_a_class_of_the_users_gets_the_weights_of_an_arrow_file() -> None:
-    """Lists of a fixed size are a matrix; the metadata comes along, and several columns go out."""
+    """Fixed-size lists are a matrix; the metadata is passed along, and there are several output columns."""
     lists = pa.FixedSizeListArray.from_arrays(pa.array([1.0, 2.0, 3.0, 4.0]), 2)
     table = pa.table({"matrix": lists}).replace_schema_metadata({"unit": "EUR"})
     sink = pa.BufferOutputStream()
@@ -121,7 +123,7 @@ def test_a_class_of_the_users_gets_the_weights_of_an_arrow_file() -> None:
 
 
 def test_an_examination_compares_the_sample_and_measures() -> None:
-    """On a thousand records, which repeat the sample."""
+    """It uses a thousand records, repeated from the sample."""
     amount = pa.schema([("amount", pa.float64())])
     sample = Sample({"amount": [1.0, 2.0]}, {"score": [2.0, 4.0]})
     found = examine(weights(2.0), "safetensors", ModelSpec(amount, SCORE, weights=Linear), sample)
@@ -130,7 +132,7 @@ def test_an_examination_compares_the_sample_and_measures() -> None:
 
 
 def test_jobs_without_models_do_not_load_their_libraries() -> None:
-    """Neither the package nor what a worker imports."""
+    """This goes for the package and for a worker's imports."""
     program = (
         "import sys, penstock, penstock.runtime.level, penstock.runtime.command_reader, penstock.jobs.compile\n"
         "heavy = {'onnxruntime', 'sklearn', 'skops', 'safetensors', 'scipy'}\n"

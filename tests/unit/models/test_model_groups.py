@@ -1,4 +1,4 @@
-"""Groups: several models that score the same records, what decides, and that a replay takes the same answers."""
+"""Groups: several models score the same records; which one decides, and stable answers in replays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOW = 13.0
 
 
 class Gated(Linear):
-    """Waits for the gate if its factor says so, as a slow model would."""
+    """Waits for the gate if its factor says so, to simulate a slow model."""
 
     def predict(self, columns: Mapping[str, Any]) -> Any:
         if self.factor == SLOW:
@@ -36,7 +36,7 @@ def model(name: str, **more: Any) -> ps.Model:
 
 
 def job_of(decide: Any, deadline: str | None = None, *, by_record: bool = False, **more: Any) -> ps.Job:
-    """A job whose models a, b and c score together."""
+    """Return a job whose models a, b and c score together."""
 
     class Score(ps.ProcessFunction):
         a, b, c = model("a", **more), model("b"), model("c")
@@ -75,7 +75,7 @@ def pay(run: JobHarness, *amounts: float) -> list[tuple[float, str]]:
 
 
 def tallies(run: JobHarness) -> dict[str, dict[str, VersionTally]]:
-    """What versions have scored so far, by model."""
+    """Return the number of scores of each version, by model."""
     found: dict[str, dict[str, VersionTally]] = {}
     for outcome in run.outcomes:
         for kind, _, _, _, body in outcome.reports:
@@ -87,7 +87,7 @@ def tallies(run: JobHarness) -> dict[str, dict[str, VersionTally]]:
 
 @pytest.mark.parametrize("by_record", [False, True])
 def test_the_best_model_with_a_score_counts(by_record: bool) -> None:
-    """In the order of their quality; where one fails, the next one is taken. None leaves a dead letter."""
+    """If the best one fails, the next is used. If all fail, the record is a dead letter."""
     run = JobHarness(job_of("best", by_record=by_record), parallelism=2)
     assert pay(run, 1.0) == []
     assert "No model of the group 'together' has a usable score" in run.dead_letters()[0].reason
@@ -103,7 +103,7 @@ def test_the_best_model_with_a_score_counts(by_record: bool) -> None:
 
 @pytest.mark.parametrize("by_record", [False, True])
 def test_a_vote_is_the_median_of_those_that_have_a_score(by_record: bool) -> None:
-    """The version says who voted."""
+    """The version field lists the voters."""
     run = JobHarness(job_of("vote", by_record=by_record), parallelism=2)
     serve(run, "a", weights(2.0))
     serve(run, "b", weights(9.0, nan_from=50.0))
@@ -113,7 +113,7 @@ def test_a_vote_is_the_median_of_those_that_have_a_score(by_record: bool) -> Non
 
 
 def test_votes_on_other_values_are_counted() -> None:
-    """The most frequent one; of as frequent ones that of the better model."""
+    """The most frequent value wins; of equally frequent ones that of the better model."""
     from penstock.models.bound_group import _most_frequent
 
     votes = np.array([["x", "y", "x"], ["y", "y", "y"], ["y", "x", "z"]], object)
@@ -126,7 +126,7 @@ def test_votes_on_other_values_are_counted() -> None:
 
 @pytest.mark.parametrize("decide", ["best", "vote", "first"])
 def test_a_late_answer_does_not_count_and_a_replay_takes_the_same(decide: str) -> None:
-    """Although the slow model would answer at once when the work is repeated; its time counts later."""
+    """Even if the slow model would answer at once in the replay; its latency counts later."""
     run = JobHarness(job_of(decide, "50ms"), parallelism=2)
     serve(run, "a", weights(SLOW))
     serve(run, "b", weights(3.0))
@@ -151,7 +151,7 @@ def test_a_late_answer_does_not_count_and_a_replay_takes_the_same(decide: str) -
 
 
 def test_when_nobody_answers_in_time_the_next_answer_is_taken() -> None:
-    """A record has a score, however late."""
+    """Every record gets a score, however late."""
     run = JobHarness(job_of("best", "20ms"))
     serve(run, "a", weights(SLOW))
     GATE.clear()
@@ -160,7 +160,7 @@ def test_when_nobody_answers_in_time_the_next_answer_is_taken() -> None:
 
 
 def test_a_group_that_cannot_be_meant_is_refused() -> None:
-    """With its name and what is wrong."""
+    """The error has its name and what is wrong."""
     one = model("a")
     other = ps.Model("d", inputs="amount DOUBLE", output="kind STRING", weights=Gated)
     for group, reason in (

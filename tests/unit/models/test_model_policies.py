@@ -1,4 +1,4 @@
-"""Policies: versions that are promoted or rolled back by themselves, at one cut, and why; receipts say so."""
+"""Policies: versions are promoted or rolled back automatically, at one cut, with the reason in receipts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.testing import JobHarness
 
 
 def job_with(**policy: Any) -> ps.Job:
-    """The scoring job whose model has this policy."""
+    """Return the scoring job with this policy."""
 
     class ScoreWatched(ScoreBatches):
         model = ps.Model(
@@ -35,7 +35,7 @@ def job_with(**policy: Any) -> ps.Job:
 
 
 def started(run: JobHarness) -> str:
-    """Let version 1 serve and bring version 2 in; return the id of the promotion."""
+    """Let version 1 serve and load version 2; return the id of the promotion."""
     bring_in(run, "1", weights(2.0))
     promotion = order(run, "promote", "1")
     pay(run)
@@ -47,14 +47,14 @@ def sent_by_policy(run: JobHarness) -> list[Receipt]:
 
 
 def test_a_canary_that_fails_is_rolled_back_with_the_reason() -> None:
-    """By a command of the policy, at one cut; the command that made it the canary is DEGRADED afterwards."""
+    """The policy's command acts at one cut; the command that made it the canary is DEGRADED afterwards."""
     run = JobHarness(job_with(max_failures=0.2, roll_back_records=20), parallelism=3)
     started(run)
     bring_in(run, "2", weights(3.0, fails_from=50.0))
     canary = order(run, "canary", "2", share=1.0)
     assert set(pay(run, 60.0).values()) == {"1"}, "version 1 scores where the canary fails"
     assert last(run, canary).status == "APPLIED"
-    # The scores of the micro-batch in which it became the canary do not count.
+    # Scores in the micro-batch in which it became the canary do not count.
     pay(run, 60.0)
     pay(run)
     (rolled_back,) = sent_by_policy(run)
@@ -74,7 +74,7 @@ def test_a_canary_that_fails_is_rolled_back_with_the_reason() -> None:
 
 
 def test_a_version_that_serves_is_rolled_back_to_the_one_before() -> None:
-    """When its scores drift away from those of the one before. The first version that serves stays."""
+    """The cause is drift from the previous version's scores. The first serving version stays."""
     run = JobHarness(job_with(max_drift=1.0, roll_back_records=20), parallelism=2)
     started(run)
     pay(run)
@@ -90,7 +90,7 @@ def test_a_version_that_serves_is_rolled_back_to_the_one_before() -> None:
 
 
 def test_a_shadow_that_agrees_becomes_the_canary_and_serves() -> None:
-    """Each step after enough records in the status before."""
+    """Each stage needs enough records in the stage before."""
     policy = {"promote_records": 40, "canary_share": 0.5, "min_agreement": 0.9, "roll_back_records": 40}
     run = JobHarness(job_with(**policy), parallelism=2)
     started(run)
@@ -105,7 +105,7 @@ def test_a_shadow_that_agrees_becomes_the_canary_and_serves() -> None:
 
 
 def test_a_shadow_that_disagrees_is_taken_back() -> None:
-    """And is tried again only when somebody asks for it."""
+    """It is tried again only on request."""
     run = JobHarness(job_with(promote_records=30, min_agreement=0.9, roll_back_records=30), parallelism=2)
     started(run)
     bring_in(run, "2", weights(7.0))
@@ -119,7 +119,7 @@ def test_a_shadow_that_disagrees_is_taken_back() -> None:
 
 
 def test_an_owner_changes_the_policy_of_a_running_job() -> None:
-    """It is a setting: a command sets it, its place in the window counts from the next micro-batch on."""
+    """A command sets it like any setting, and its window counts from the next micro-batch on."""
     run = JobHarness(job_with(), parallelism=2)
     started(run)
     bring_in(run, "2", weights(3.0, fails_from=50.0))
@@ -138,7 +138,7 @@ def test_an_owner_changes_the_policy_of_a_running_job() -> None:
 
 
 def test_what_is_older_than_the_window_does_not_count() -> None:
-    """Failures of an hour ago are no reason to roll back now."""
+    """Failures of an hour ago do not cause a rollback now."""
     run = JobHarness(job_with(max_failures=0.2, roll_back_records=40, window="10m"), parallelism=2)
     started(run)
     bring_in(run, "2", weights(3.0, fails_from=50.0))
@@ -167,7 +167,7 @@ GOOD = VersionFigures(1000, 0, 0, 1.0, 0.0, 0.0, 1.0, 1.0)
     ],
 )
 def test_each_bound_decides(bound: dict[str, float], bad: dict[str, float]) -> None:
-    """A shadow beyond it is rolled back, one within it promoted, and one of which nothing is known stays."""
+    """A shadow beyond a bound is rolled back, one within it promoted, and an unknown one stays."""
     policy = ModelPolicy(promote_records=100, **bound)
     statuses = {"1": "SERVING", "2": "SHADOW"}
 
@@ -183,7 +183,7 @@ def test_each_bound_decides(bound: dict[str, float], bad: dict[str, float]) -> N
 
 
 def test_the_first_version_that_serves_is_never_rolled_back() -> None:
-    """Nothing could take its place."""
+    """Nothing could replace it."""
     bad = VersionFigures(1000, 900, 0, None, None, None, 1.0, 1.0)
     policy = ModelPolicy(max_failures=0.1)
     assert decide(policy, {"1": "SERVING"}, {"1": bad}, None) == []
@@ -195,13 +195,13 @@ def test_the_first_version_that_serves_is_never_rolled_back() -> None:
     [{"window": "soon"}, {"roll_back_records": 0}, {"canary_share": 0.0}, {"max_ks": 2.0}, {"max_ms": -1.0}],
 )
 def test_a_policy_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
-    """With the name of what is wrong."""
+    """The error names what is wrong."""
     with pytest.raises(ValueError, match=r"window|record|canary_share|max_ks|max_ms"):
         ModelPolicy(**wrong)
 
 
 def timed_job(watermarks: ps.Watermarks | None = None, **policy: Any) -> ps.Job:
-    """The same with payments that have an event time."""
+    """Return the same job with payments that have an event time."""
 
     class ScoreByTime(ScoreBatches):
         model = ps.Model(
@@ -222,7 +222,7 @@ def timed_job(watermarks: ps.Watermarks | None = None, **policy: Any) -> ps.Job:
 
 @pytest.mark.parametrize(("apart_s", "is_rolled_back"), [(5, True), (30, False)])
 def test_a_window_may_be_one_of_event_time(apart_s: int, is_rolled_back: bool) -> None:
-    """Whatever the clock says: failures count together while the watermark moves by less than the window."""
+    """Failures count together while the watermark advances by less than the window."""
     policy = {"time": "event", "window": "20s", "max_failures": 0.2, "roll_back_records": 40}
     run = JobHarness(timed_job(ps.Watermarks.bounded("1s"), **policy), parallelism=2)
     bring_in(run, "1", weights(2.0))
@@ -240,7 +240,7 @@ def test_a_window_may_be_one_of_event_time(apart_s: int, is_rolled_back: bool) -
 
 @pytest.mark.parametrize("make", [job_with, timed_job], ids=["without event time", "with event time"])
 def test_a_window_of_event_time_needs_watermarks(make: Callable[..., ps.Job]) -> None:
-    """Else it would never move, and the policy never decide: refused in the job and in a command."""
+    """Otherwise it would never advance, and the policy never decide: refused in the job and in a command."""
     with pytest.raises(JobDefinitionError, match="'payments' has no watermarks"):
         make(time="event")
     run = JobHarness(make(max_failures=0.2))
@@ -254,13 +254,13 @@ def test_a_window_of_event_time_needs_watermarks(make: Callable[..., ps.Job]) ->
 
 
 def test_a_policy_looks_at_event_time_or_the_clock() -> None:
-    """And at nothing else."""
+    """Other kinds of time are refused."""
     with pytest.raises(ValueError, match="'processing' or 'event', not 'wall'"):
         ModelPolicy(time="wall")
 
 
 def test_scores_at_an_unknown_time_do_not_count() -> None:
-    """Such as those before the first watermark; another clock or length begins anew."""
+    """An example is a score before the first watermark; a change of clock or length starts anew."""
     window, versions = ScoreWindow(), {"1": {"status": "SERVING", "command": "a"}}
     tally = {"1": VersionTally(records=10)}
     add_scores(window, versions, {}, None, ("event", 10_000))

@@ -1,4 +1,4 @@
-"""Random schedules of commands, crashes and rescalings against a plain model: which version scores which record."""
+"""Random schedules of commands, crashes and rescalings against a model: which version scores which record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED, SCHEDULES = 16, 200
 
 
 def position(card: str) -> float:
-    """Where a card is among all of them: its hash, mixed, as a share of the largest one."""
+    """Return the position of a card among all: its hash, mixed, as a fraction of the maximum."""
     found = xxhash.xxh64_intdigest(card.encode()) ^ xxhash.xxh64_intdigest(b"fraud")
     found = (found + 0x9E3779B97F4A7C15) & MASK
     found = ((found ^ (found >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -35,7 +35,7 @@ def position(card: str) -> float:
 
 @dataclass
 class Plain:
-    """What a team would write down: who serves, who served before, who is beside, and what is pinned."""
+    """The model: the serving version, its predecessors, the shadow and canary, and the pinned keys."""
 
     loaded: dict[str, None] = field(default_factory=dict)
     serving: list[str] = field(default_factory=list)
@@ -59,14 +59,14 @@ class Plain:
         return self.now or ""
 
     def leave(self, name: str) -> None:
-        """Take a version from where it is beside."""
+        """Remove a version from its role as shadow or canary."""
         self.shadows.discard(name)
         self.retired.discard(name)
         if self.canary is not None and self.canary[0] == name:
             self.canary = None
 
     def status(self, name: str) -> str:
-        """What a version is, as far as it scores."""
+        """Return the role of a version."""
         if name == self.now:
             return "SERVING"
         if self.canary is not None and self.canary[0] == name:
@@ -81,7 +81,7 @@ class Plain:
         return True
 
     def move(self) -> None:
-        """Start elsewhere from a savepoint. What a name refers to goes with it, so no other place may take it."""
+        """Start a new place from a savepoint. Names in it keep their meaning, so no other place may use them."""
         self.elsewhere |= self.named
 
     def shadow(self, name: str) -> bool:
@@ -106,7 +106,7 @@ class Plain:
         self.leave(name)
         if self.now is not None:
             self.retired.add(self.now)
-        # A version that serves again has its place behind the present one.
+        # A version that serves again is ordered after the present one.
         self.serving = [*(one for one in self.serving if one != name), name]
         return True
 
@@ -115,7 +115,7 @@ class Plain:
             if name not in self.shadows and (self.canary is None or self.canary[0] != name):
                 return False
             self.leave(name)
-            # It keeps the place where it served, if it did.
+            # It keeps its order among former serving versions.
             return True
         if len(self.serving) < 2:
             return False
@@ -142,7 +142,7 @@ class Plain:
         return True
 
     def remove(self, name: str) -> bool:
-        """Forget a version, unless it scores something, or would if the one that serves cannot."""
+        """Remove a version, unless it scores, or would as a fallback."""
         needed = {*self.serving[-2:], *self.shadows, *self.pins.values()}
         if name not in self.loaded or name in needed or (self.canary is not None and self.canary[0] == name):
             return False
@@ -174,10 +174,10 @@ BATCH = st.tuples(st.lists(COMMAND, max_size=4), DISTURBANCE, st.integers(1, 4))
 
 
 def send(run: JobHarness, plain: Plain, command: tuple[Any, ...]) -> tuple[str, bool]:
-    """Send a command, and do the same to the plain model; return its id, and whether it is to be applied."""
+    """Send a command, and apply it to the model; return its id, and whether it should be applied."""
     kind, name, *more = command
     if kind == "policy":
-        # No version is that fast, so all that have scored in their present status are rolled back.
+        # No version is that fast, so each that scored in its present role is rolled back.
         plain.strict = name
         bounds = {"max_ms": 0.0, "roll_back_records": 1} if name else {}
         return run.send_command("set", "score", {"fraud-policy": bounds}), True
@@ -199,7 +199,7 @@ def send(run: JobHarness, plain: Plain, command: tuple[Any, ...]) -> tuple[str, 
 
 @dataclass
 class Watched:
-    """What a person who follows the policy would do: roll back what has scored in its present status."""
+    """Rolls back, as the policy should, each version that has scored in its present role."""
 
     scored: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
@@ -207,21 +207,21 @@ class Watched:
     is_new: bool = True
 
     def act(self, plain: Plain, do: Callable[[], Any]) -> Any:
-        """Do something, and note which versions have another status then."""
+        """Do an action, and note which versions change roles."""
         before = {name: plain.status(name) for name in NAMES}
         found = do()
         self.changed |= {name for name in NAMES if plain.status(name) != before[name]}
         return found
 
     def begin(self, plain: Plain) -> None:
-        """Carry out what was decided after the last micro-batch."""
+        """Carry out the decisions made after the last micro-batch."""
         self.changed = set(NAMES) if self.is_new else set()
         self.is_new = False
         for name in self.due:
             self.act(plain, lambda name=name: plain.roll_back(name))
 
     def see(self, plain: Plain) -> None:
-        """See a micro-batch. What versions scored in the one in which they have changed does not count."""
+        """Observe a micro-batch. Scores in the one in which a version changed roles do not count."""
         used = {plain.version(card) for card in CARDS} | plain.shadows
         self.scored = (self.scored | used) - self.changed
         live = [
@@ -245,13 +245,13 @@ def follow(
     by_record: bool,
     strict: bool,
 ) -> None:
-    """Let a job and the plain model go through a schedule; fail where they differ."""
+    """Run a job and the model through a schedule; fail where they differ."""
     function: ps.ProcessFunction | None = ScoreRecords() if by_record else None
     job = scoring_job(function, key_groups=4)
     run, plain, watched = JobHarness(job, parallelism=tasks), Plain(), Watched()
     first: list[Any] = [([("load", "a"), ("promote", "a"), ("load", "b")], "", 1)]
     if strict:
-        # A policy has something to do from the beginning.
+        # So that a policy has work from the beginning.
         first += [
             ([("load", "c"), ("canary", "c", 0.5), ("policy", True)], "", 1),
             ([("shadow", "b")], "", 1),
@@ -279,7 +279,7 @@ def follow(
             run.rescale(number)
         elif disturbance == "savepoint":
             run = JobHarness(job, parallelism=number, from_savepoint=run.savepoint())
-            # Its policy has seen nothing yet.
+            # Its policy has observed nothing yet.
             watched = Watched()
             plain.move()
 
@@ -292,13 +292,13 @@ SCHEDULE = given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.
 def test_each_record_is_scored_by_the_version_that_the_schedule_says(
     schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool, strict: bool
 ) -> None:
-    """By exactly one, and a repetition gives the same bytes, which `crash` compares."""
+    """Exactly one version scores it, and a replay gives the same bytes, which `crash` checks."""
     follow(schedule, tasks, Injected(), by_record=by_record, strict=strict)
 
 
 @pytest.mark.chaos
 def test_random_schedules_of_models() -> None:
-    """The same for many schedules that follow from a seed, with their number for RELIABILITY.md."""
+    """The same for many schedules from a seed; RELIABILITY.md has their number."""
 
     @seed(SEED)
     @settings(max_examples=SCHEDULES, deadline=None, database=None, phases=[Phase.generate])

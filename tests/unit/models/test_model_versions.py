@@ -1,4 +1,4 @@
-"""Versions: which steps a version's life has, as a table, and what a register makes of orders."""
+"""Versions: the transitions of a version's status, as a table, and the register's response to commands."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def after(versions: dict[str, ModelVersion], order: object) -> dict[str, ModelVe
 @pytest.mark.parametrize("status", list(LEGAL))
 @pytest.mark.parametrize("kind", list(ORDERS))
 def test_a_version_takes_the_steps_of_its_status_and_no_others(status: str, kind: str) -> None:
-    """Beside one that serves; a refusal says what the version is."""
+    """Another version serves; the refusal states the status."""
     versions = {"1": version("SERVING", 1), "2": version(status)}
     if kind not in LEGAL[status]:
         with pytest.raises(ModelRefusedError, match=f"{status}|neither serves nor scores beside"):
@@ -91,7 +91,7 @@ def test_a_version_takes_the_steps_of_its_status_and_no_others(status: str, kind
 
 
 def test_a_roll_back_lets_the_version_before_serve_and_forgets_the_bad_one() -> None:
-    """A second one goes further back, and a version that was rolled back is never what another one falls back to."""
+    """A second rollback goes further back; a rolled-back version is never a fallback."""
     versions = {name: version("VALIDATED") for name in "123"}
     for name in "12":
         versions = after(versions, PromoteModel("fraud", name))
@@ -105,7 +105,7 @@ def test_a_roll_back_lets_the_version_before_serve_and_forgets_the_bad_one() -> 
 
 
 def test_there_is_one_canary_and_none_before_a_version_serves() -> None:
-    """And a shadow needs a version to be compared with."""
+    """A shadow needs a serving version to compare with as well."""
     with pytest.raises(ModelRefusedError, match="serves yet"):
         after({"1": version("VALIDATED")}, ShadowModel("fraud", "1"))
     versions = {"1": version("SERVING", 1), "2": version("CANARY"), "3": version("VALIDATED")}
@@ -114,7 +114,7 @@ def test_there_is_one_canary_and_none_before_a_version_serves() -> None:
 
 
 def test_a_key_is_pinned_to_one_version() -> None:
-    """A later pin takes it from the earlier one, and a pin without a version sets it free."""
+    """A later pin replaces an earlier one, and a pin without a version removes it."""
     versions = {"1": version("SERVING", 1), "2": version("VALIDATED")}
     versions = after(versions, PinModel("fraud", ["a", "b"], "2"))
     versions = after(versions, PinModel("fraud", ["b"], "1"))
@@ -124,7 +124,7 @@ def test_a_key_is_pinned_to_one_version() -> None:
 
 
 def test_a_version_is_loaded_once_and_the_oldest_idle_one_is_forgotten() -> None:
-    """A register does not grow without end."""
+    """A register's size is bounded."""
     load = LoadModel("fraud", "new", "/m", "0" * 64, "onnx")
     with pytest.raises(ModelRefusedError, match="give the new one another name"):
         after({"new": version("RETIRED")}, load)
@@ -137,7 +137,7 @@ def test_a_version_is_loaded_once_and_the_oldest_idle_one_is_forgotten() -> None
 
 
 def test_what_keys_or_a_roll_back_need_is_not_removed() -> None:
-    """Until it is retired, or a rollback would return to it."""
+    """It stays until it is retired, or is no longer a rollback target."""
     versions = {name: version("VALIDATED") for name in "123"}
     versions = after(after(versions, PromoteModel("fraud", "1")), PromoteModel("fraud", "2"))
     with pytest.raises(ModelRefusedError, match="a rollback returns to it"):
@@ -156,6 +156,6 @@ def test_what_keys_or_a_roll_back_need_is_not_removed() -> None:
 
 
 def test_what_is_not_there_cannot_change() -> None:
-    """The refusal names the versions that there are."""
+    """The refusal lists the existing versions."""
     with pytest.raises(ModelRefusedError, match=r"no version '9'; it has 1\. Send load-model first"):
         after({"1": version("SERVING", 1)}, PromoteModel("fraud", "9"))

@@ -1,4 +1,4 @@
-"""The guide of models: its functions run, and its commands are those that there are."""
+"""The guide to models: its functions run, and its commands exist."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GUIDE = Path(__file__).parents[3] / "docs" / "models.md"
 
 @pytest.fixture(scope="module")
 def guide() -> Iterator[dict[str, Any]]:
-    """The names that the guide's Python makes."""
+    """Run the guide's Python code and return its names."""
     with python_of(GUIDE) as names:
         yield names
 
 
 @pytest.mark.parametrize("name", ["ScoreFraud", "ScoreLinear"])
 def test_the_functions_of_the_guide_score(guide: dict[str, Any], name: str) -> None:
-    """With a model of each kind."""
+    """A model of each kind is used."""
     job = guide["ps"].Job("cards")
     payments = job.data_stream("payments", schema="card STRING, amount DOUBLE, age DOUBLE")
     output = "card STRING, score DOUBLE, version STRING"
@@ -47,7 +47,7 @@ def test_the_functions_of_the_guide_score(guide: dict[str, Any], name: str) -> N
 
 
 def test_the_command_of_the_guide_is_one() -> None:
-    """With a payload of its kind."""
+    """Its payload fits the command's kind."""
     (block,) = re.findall(r"^```json\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     command = msgspec.json.decode(block, type=Command)
     order = msgspec.json.decode(command.payload, type=MODEL_ORDERS[command.kind])
@@ -55,6 +55,6 @@ def test_the_command_of_the_guide_is_one() -> None:
 
 
 def test_the_guide_has_every_command() -> None:
-    """In its table."""
+    """They are in its table."""
     rows = re.findall(r"^\| `([a-z-]+-model)`", GUIDE.read_text(), re.MULTILINE)
     assert set(rows) == set(MODEL_ORDERS)

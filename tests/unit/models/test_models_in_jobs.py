@@ -1,4 +1,4 @@
-"""Models in jobs: which version scores which record, what receipts say, and what a failing version does."""
+"""Models in jobs: which version scores which record, receipts, and failing versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def serving(run: JobHarness, version: str = "1", factor: float = 2.0, **more: fl
 
 @pytest.mark.parametrize("function", [None, ScoreRecords()])
 def test_a_version_serves_from_its_cut_on(function: ps.ProcessFunction | None) -> None:
-    """In batches and record by record; before it the default does, and a crash changes nothing."""
+    """Both forms are tested; before the cut the default scores, and a crash changes nothing."""
     run = JobHarness(scoring_job(function), parallelism=2)
     assert set(pay(run).values()) == {""}
     serving(run)
@@ -52,7 +52,7 @@ def test_a_version_serves_from_its_cut_on(function: ps.ProcessFunction | None) -
 
 @pytest.mark.parametrize("function", [None, ScoreRecords()])
 def test_the_keys_of_a_canary_are_the_same_everywhere(function: ps.ProcessFunction | None) -> None:
-    """In batches and record by record, after a rescaling, and in a job that starts from a savepoint."""
+    """Both forms are tested, after a rescaling, and in a job from a savepoint."""
     run = JobHarness(scoring_job(function), parallelism=2)
     serving(run)
     bring_in(run, "2", weights(3.0))
@@ -70,7 +70,7 @@ def test_the_keys_of_a_canary_are_the_same_everywhere(function: ps.ProcessFuncti
 def test_a_job_starts_from_a_dump_of_its_versions(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every format; the dump has the contents of the versions, too."""
+    """All formats are tested; the dump contains the versions' files, too."""
     run = JobHarness(scoring_job(), parallelism=2)
     serving(run)
     bring_in(run, "2", weights(3.0), metadata={"trained on": "2026-11"})
@@ -88,7 +88,7 @@ def test_a_job_starts_from_a_dump_of_its_versions(
 
 
 def test_a_pinned_key_keeps_its_version() -> None:
-    """When another version is promoted, until it is set free."""
+    """It does so when another version is promoted, until it is unpinned."""
     run = JobHarness(scoring_job(), parallelism=2)
     serving(run)
     bring_in(run, "2", weights(3.0))
@@ -125,7 +125,7 @@ def tally(outcome: Any) -> dict[str, VersionTally]:
 
 
 def test_the_receipts_of_a_life_say_what_changed() -> None:
-    """And who asked for it is in the register."""
+    """The register has who requested each change."""
     run = JobHarness(scoring_job(), parallelism=2)
     serving(run)
     bring_in(run, "2", weights(3.0))
@@ -153,7 +153,7 @@ def test_the_receipts_of_a_life_say_what_changed() -> None:
 def test_the_version_before_scores_where_one_fails(
     fault: Mapping[str, float], function: ps.ProcessFunction | None
 ) -> None:
-    """Only the records for which it fails, wherever batches are cut."""
+    """Only the failing records use it, for any batch boundaries."""
     run = JobHarness(scoring_job(function), parallelism=2)
     serving(run)
     serving(run, "2", 3.0, **fault)
@@ -170,7 +170,7 @@ def test_the_version_before_scores_where_one_fails(
 def test_a_record_without_any_score_is_a_dead_letter_with_its_input(
     function: ps.ProcessFunction | None,
 ) -> None:
-    """And the others are scored."""
+    """The other records are scored."""
     run = JobHarness(scoring_job(function), parallelism=2)
     serving(run, "1", 2.0, nan_from=10.0)
     run.send("payments", [{"card": card, "amount": float(place)} for place, card in enumerate(CARDS)])
@@ -182,7 +182,7 @@ def test_a_record_without_any_score_is_a_dead_letter_with_its_input(
 
 
 class Both(ps.ProcessFunction):
-    """Two models: one scores large payments only, with the score of the other."""
+    """Two models: the one scores only large payments, with the score of the other."""
 
     first = ps.Model("first", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear)
     second = ps.Model("second", inputs="amount DOUBLE, age DOUBLE", output="score DOUBLE")
@@ -197,7 +197,7 @@ class Both(ps.ProcessFunction):
 
 
 def test_a_step_may_have_two_models_and_score_some_rows() -> None:
-    """Each with versions of its own, in formats of their own."""
+    """Each model has its own versions and format."""
     run = JobHarness(scoring_job(Both()))
     run.load_model("score", "first", "1", weights(10.0), format="safetensors")
     run.load_model("score", "second", "a", named_model([1.0, 2.0]), format="onnx")
@@ -223,14 +223,16 @@ class NoDefault(ps.ProcessFunction):
 
 
 def test_without_a_version_and_a_default_records_are_dead_letters() -> None:
-    """Which say what to do."""
+    """The dead letter says what to do."""
     run = JobHarness(scoring_job(NoDefault()))
     assert pay(run) == {}
     assert "Load, validate and promote one, or declare a default" in run.dead_letters()[0].reason
 
 
 def test_what_a_step_cannot_declare() -> None:
-    """Two models of one name, a handler of a command on models, columns that no model takes, an unfit default."""
+    """Such are two models of one name, a handler of a model command, columns unfit for a model, and an unfit
+    default.
+    """
 
     class Twice(NoDefault):
         other = ps.Model("fraud", inputs="amount DOUBLE", output="score DOUBLE")
@@ -257,7 +259,7 @@ def test_what_a_step_cannot_declare() -> None:
 
 
 def test_a_step_without_a_key_has_no_canary() -> None:
-    """Since it would not know whose share that is."""
+    """A canary's share is a share of keys."""
     job = ps.Job("cards", key_groups=8)
     payments = job.data_stream("payments", schema="card STRING, amount DOUBLE")
     payments.process("score", NoDefault(), output=OUTPUT).sink_to("scores")
@@ -267,7 +269,7 @@ def test_a_step_without_a_key_has_no_canary() -> None:
 
 
 def test_a_job_whose_checkpoint_has_lost_a_model_stops_and_says_so() -> None:
-    """No record becomes a dead letter, since it is no fault of theirs."""
+    """No record becomes a dead letter, since no record is to blame."""
     run = JobHarness(scoring_job())
     serving(run, factor=77.0)
     pay(run)

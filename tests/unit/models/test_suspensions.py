@@ -1,4 +1,4 @@
-"""Suspended versions: a call that hangs or fills the memory ends its worker, and the version before scores the rest."""
+"""Suspended versions: a call that hangs or fills memory ends its worker, and the previous version takes over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HUNG = Suspension("score", "fraud", "2", "p2", "", 7, 0)
 
 
 class Ended(CallWatch):
-    """Notes that it would have ended the process."""
+    """Records that it would have ended the process."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -38,7 +38,7 @@ def library(run: JobHarness) -> LibraryPlace:
 
 
 def test_a_call_that_takes_too_long_is_suspended(tmp_path: Path) -> None:
-    """With the reason; those that are over in time are not."""
+    """The note has the reason; calls that finish in time are not suspended."""
     watch = Ended()
     for _ in range(3):
         watch.begin(FolderPlace(str(tmp_path)), HUNG, CallLimits(0.3, 1 << 30))
@@ -53,7 +53,7 @@ def test_a_call_that_takes_too_long_is_suspended(tmp_path: Path) -> None:
 
 
 def test_a_call_that_fills_the_memory_is_suspended(tmp_path: Path) -> None:
-    """What the process had before does not count."""
+    """Memory used before does not count."""
     watch = Ended()
     watch.begin(FolderPlace(str(tmp_path)), HUNG, CallLimits(600.0, 100 << 20))
     taken = []
@@ -65,7 +65,7 @@ def test_a_call_that_fills_the_memory_is_suspended(tmp_path: Path) -> None:
 
 
 def test_the_process_ends_with_the_file_on_disk(tmp_path: Path) -> None:
-    """Also while Python code never gives way."""
+    """This holds even while Python code never releases the GIL."""
     code = f"""
     from penstock.models.call_watch import CallLimits, call_watch
     from penstock.models.library_places import FolderPlace
@@ -81,7 +81,7 @@ def test_the_process_ends_with_the_file_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_suspension_counts_in_its_slot_from_its_time_on(tmp_path: Path) -> None:
-    """So what was committed before repeats as it was."""
+    """So earlier commits replay unchanged."""
     place = FolderPlace(str(tmp_path))
     suspend(place, HUNG)
     suspend(place, HUNG)
@@ -96,7 +96,7 @@ def test_a_suspension_counts_in_its_slot_from_its_time_on(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("status", ["promote", "canary", "shadow"])
 def test_the_version_before_scores_where_one_is_suspended(status: str) -> None:
-    """In the slot that was hit, until a command gives the version a status again."""
+    """It does so in the affected slot, until a command changes the version's status."""
     run = JobHarness(scoring_job(), parallelism=2)
     bring_in(run, "1", weights(2.0))
     order(run, "promote", "1")
@@ -121,7 +121,7 @@ def test_the_version_before_scores_where_one_is_suspended(status: str) -> None:
 
 
 def test_without_a_version_before_the_records_are_dead_letters() -> None:
-    """With the reason; the job continues."""
+    """They have the reason; the job continues."""
     run = JobHarness(scoring_job())
     bring_in(run, "1", weights(2.0))
     command = order(run, "promote", "1")
@@ -134,7 +134,7 @@ def test_without_a_version_before_the_records_are_dead_letters() -> None:
 
 
 def test_a_slow_version_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once half of what it scores takes more than ten times its budget; its scores count."""
+    """This happens once half of its scores take over ten times its budget; its scores count."""
 
     class ScoreInTime(ScoreBatches):
         model = ps.Model(

@@ -1,4 +1,4 @@
-"""Messages of a large block are all published over MQTT, although packets have few ids; the broker is a model."""
+"""All messages of a large block are published over MQTT, though packet ids are few; the broker is simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED = SimpleNamespace(value=151)
 
 
 class ModelledClient:
-    """A client of paho: ids begin again after the last, and a message whose id is in use is not sent."""
+    """A paho client: ids wrap around, and a message whose id is in use is not sent."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._last = 0
@@ -36,7 +36,7 @@ class ModelledClient:
         self.most = 0
 
     def connect(self, *_: Any, **__: Any) -> None:
-        """Wait for `loop`, which has the answer."""
+        """Return at once: `loop` receives the answer."""
 
     def publish(self, topic: str, body: bytes, *_: Any) -> Any:
         self._last = self._last % IDS + 1
@@ -45,7 +45,7 @@ class ModelledClient:
         return SimpleNamespace(mid=self._last)
 
     def loop(self, timeout_s: float) -> int:
-        """Let the broker take the connection, then judge some messages at a time, and refuse the empty ones."""
+        """Accept the connection, then acknowledge some messages at a time, and refuse empty ones."""
         if not self._last:
             self.on_connect(self, None, None, TAKEN, SimpleNamespace(MaximumPacketSize=MAX_PACKET))
         for number in list(self._in_flight)[:500]:
@@ -59,7 +59,7 @@ class ModelledClient:
 
 
 def test_each_message_of_a_block_is_sent_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of one with more messages than there are ids; each is judged by itself."""
+    """A block may have more messages than there are ids; each has its own result."""
     monkeypatch.setattr(mqtt_connection.paho, "Client", ModelledClient)
     binding = parse_binding("alerts", "mqtt://127.0.0.1:1883/alerts", "sink")
     assert isinstance(binding, MqttBinding)
@@ -78,7 +78,7 @@ def test_each_message_of_a_block_is_sent_once_and_in_order(monkeypatch: pytest.M
 def test_a_message_at_which_the_broker_would_end_the_connection_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the size of its packet, to the byte, with its properties."""
+    """The size of its packet counts, to the byte, with its properties."""
     monkeypatch.setattr(mqtt_connection.paho, "Client", ModelledClient)
     binding = parse_binding("alerts", "mqtt://127.0.0.1:1883/alerts", "sink")
     assert isinstance(binding, MqttBinding)
@@ -96,7 +96,7 @@ def test_a_message_at_which_the_broker_would_end_the_connection_is_refused(
 
 
 class SilentLimit(ModelledClient):
-    """A client of a broker that ends the connection at a message of more than 30 bytes, without a word."""
+    """A client of a broker that silently closes the connection at a message of more than 30 bytes."""
 
     all_taken: ClassVar[list[bytes]] = []
 
@@ -112,7 +112,7 @@ class SilentLimit(ModelledClient):
 def test_a_message_at_which_a_broker_ends_the_connection_is_named_or_left_out(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker does not say why, so the error names the message that fails alone, and what may be wrong with it."""
+    """The broker gives no reason, so the error names the message that fails alone, and possible causes."""
     monkeypatch.setattr(mqtt_connection.paho, "Client", SilentLimit)
     monkeypatch.setattr(publishing_sink, "_PATIENCE_S", 0.05)
     SilentLimit.all_taken.clear()
@@ -150,7 +150,7 @@ def test_a_message_at_which_a_broker_ends_the_connection_is_named_or_left_out(
     ],
 )
 def test_a_topic_that_no_broker_takes_is_no_topic(template: str, value: str, is_sent: bool) -> None:
-    """Brokers end the connection of whoever publishes to it, so the run would never come past the record."""
+    """Brokers close the connection of its publisher, so the run could never get past the record."""
     binding = parse_binding("alerts", f"mqtt://127.0.0.1:1883/{template}", "sink")
     assert isinstance(binding, MqttBinding)
     kind = record_type("room STRING")
@@ -160,7 +160,7 @@ def test_a_topic_that_no_broker_takes_is_no_topic(template: str, value: str, is_
 
 
 def test_certificates_that_are_not_there_are_named() -> None:
-    """They are no trouble of the broker, for which the sink would wait."""
+    """It is not the broker's failure, for which the sink would wait."""
     binding = parse_binding("alerts", "mqtts://127.0.0.1:1/alerts?cafile=/not/there.pem", "sink")
     assert isinstance(binding, MqttBinding)
     with pytest.raises(BindingError, match=r"certificates of mqtts \(/not/there.pem\) cannot be used"):
@@ -168,7 +168,7 @@ def test_certificates_that_are_not_there_are_named() -> None:
 
 
 def test_a_brace_that_is_left_open_is_told() -> None:
-    """It would be a part of each topic."""
+    """It would otherwise be part of each topic."""
     binding = parse_binding("alerts", "mqtt://127.0.0.1:1883/hall/{room", "sink")
     assert isinstance(binding, MqttBinding)
     kind = record_type("room STRING")

@@ -1,4 +1,4 @@
-"""Objects of a bucket: what is not there can be removed, whatever a store answers to that."""
+"""Objects of a bucket: removing missing ones works, whatever a store answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.objects.object_stores import Place
 
 @pytest.mark.parametrize("gone", ["a", "b", "c"])
 def test_what_is_not_there_can_be_removed(tmp_path: Path, gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of files says which one is not there, as those of Google and Azure do; the others still go."""
+    """Some stores report a missing object as an error; the others are still removed."""
     store = LocalStore(tmp_path)
     monkeypatch.setattr(bucket_client, "store_of", lambda *_: store)
     client = BucketClient(Place("az", f"rooms-{gone}", ""), {}, IN_HASTE)

@@ -1,4 +1,4 @@
-"""Files of HDFS as objects, whatever becomes of a request, on a model of HDFS."""
+"""HDFS files as objects, with requests that fail at any point, on a model of HDFS."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from penstock.objects.object_stores import Place
 
 PLACE = Place("hdfs", "namenode:8020", "rooms")
 BAD: tuple[HdfsFate, ...] = ("answer lost", "fails", "fails and arrives late")
-# A file is created, synced, closed and renamed.
+# Creating a file takes create, sync, close and rename.
 REQUESTS = 4
 
 
 def answered(name: str, message: str) -> RuntimeError:
-    """An answer of the NameNode, as the library shows it."""
+    """Return a NameNode's answer, as the library presents it."""
     return RuntimeError(f'RPCError("{name}", "{message}\\n\\tat org.apache.hadoop.X.y(X.java:1)")')
 
 
 @pytest.mark.parametrize("block_bytes", [12, 32, 128])
 @pytest.mark.parametrize("size", [0, 1, 8, 32, 97, 256])
 def test_each_block_of_a_file_is_synced(block_bytes: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the next one begins, whatever the size of blocks is."""
+    """This happens before the next block begins, for any block size."""
     monkeypatch.setattr(hdfs_client, "_PIECE_BYTES", 8)
     monkeypatch.setattr(hdfs_client, "_SYNC_BYTES", 64)
     hdfs = ModelledHdfs(monkeypatch)
@@ -47,7 +47,7 @@ def test_each_block_of_a_file_is_synced(block_bytes: int, size: int, monkeypatch
 def test_a_file_is_created_whatever_becomes_of_a_request(
     fate: HdfsFate, times: int, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After one failure it is there, however often it was written; after two, whole or not at all."""
+    """After one failure it exists, however often it was written; after two, whole or not at all."""
     fates = chain(repeat("well", at), repeat(fate, times), repeat("well"))
     hdfs = ModelledHdfs(monkeypatch, lambda: next(fates))  # type: ignore[arg-type]
     error = None
@@ -62,10 +62,10 @@ def test_a_file_is_created_whatever_becomes_of_a_request(
         assert "hdfs://namenode:8020/rooms: 'log/1' cannot be written" in error
     hdfs.arrive()
     assert hdfs.find("log/1") in (b"content", None)
-    # What is left is no object.
+    # The remains are no object.
     assert set(hdfs.names("log")) <= {"1"}
     assert {one.name for one in hdfs.objects()} <= {"log/1"}
-    # And nobody else's content gets there afterwards.
+    # Nobody else's content gets there later.
     hdfs.create("log/1", b"other")
     before = hdfs.find("log/1")
     hdfs.arrive()
@@ -95,7 +95,7 @@ def test_a_file_that_is_taken_leaves_nothing_else(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_hidden_file_that_was_removed_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by somebody who takes it for one that was left behind."""
+    """It may be removed by another process that takes it for an orphan."""
     hdfs = ModelledHdfs(monkeypatch)
     requests = 0
 

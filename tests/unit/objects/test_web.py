@@ -1,4 +1,4 @@
-"""Web addresses: one answer is read; no redirect is followed, and no inner address is asked in another's name."""
+"""Web addresses: one answer is read, no redirect is followed, and internal addresses are not reached by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refusal(uri: str, timeout_ms: int = 10_000) -> str:
 
 
 def test_an_answer_is_read_without_credentials() -> None:
-    """A plain request; with and without a length."""
+    """The request is plain; answers may have a length or not."""
     asked: list[bytes] = []
     with answering(with_body(b"x" * MAX_BYTES), asked) as port:
         assert read_web(f"http://127.0.0.1:{port}/a%20b/c.json", MAX_BYTES) == b"x" * MAX_BYTES
@@ -48,7 +48,7 @@ def test_an_answer_is_read_without_credentials() -> None:
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See", "307 Temporary", "308 Permanent"])
 def test_a_redirect_is_not_followed(status: str) -> None:
-    """Wherever it leads, for instance to where a machine tells its credentials."""
+    """A redirect could lead to a machine's credentials, for example."""
     asked: list[bytes] = []
     with answering(with_body(b"{}"), asked) as inner:
         head = f"{status}\r\nLocation: http://127.0.0.1:{inner}/latest/meta-data"
@@ -58,7 +58,7 @@ def test_a_redirect_is_not_followed(status: str) -> None:
 
 
 def test_a_name_that_leads_inside_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An allowed host whose name leads to the machine, its link, or a server of credentials gets no connection."""
+    """An allowed host name that resolves to this machine, its link, or a credential server gets no connection."""
     asked: list[bytes] = []
     real = socket.getaddrinfo
     with answering(with_body(b"{}"), asked) as port:
@@ -75,7 +75,7 @@ def test_a_name_that_leads_inside_is_not_asked(monkeypatch: pytest.MonkeyPatch) 
 
 
 INSIDE = [
-    *("127.0.0.1", "127.8.9.1", "169.254.169.254", "169.254.170.2", "0.0.0.0"),  # nothing is bound
+    *("127.0.0.1", "127.8.9.1", "169.254.169.254", "169.254.170.2", "0.0.0.0"),  # no socket is bound
     *("224.0.0.1", "255.255.255.255", "100.100.100.200", "168.63.129.16"),
     *("::1", "::", "fe80::1", "fe80::1%eth0", "fd00:ec2::254", "ff02::1"),
     *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"),
@@ -84,7 +84,7 @@ INSIDE = [
 
 @pytest.mark.parametrize("address", INSIDE)
 def test_inner_addresses_are_only_asked_by_their_numbers(address: str) -> None:
-    """Those of the machine, of its link, and where clouds tell a machine its credentials."""
+    """These are the machine's, link-local ones, and those of clouds' credential services."""
     assert not is_reachable(address, "config.example")
     if "%" not in address:
         assert is_reachable(address, f"[{address}]" if ":" in address else address)
@@ -94,13 +94,13 @@ def test_inner_addresses_are_only_asked_by_their_numbers(address: str) -> None:
     "address", ["93.184.216.34", "10.1.2.3", "192.168.1.1", "2606:2800:220:1::1", "fd12::1"]
 )
 def test_other_addresses_are_asked(address: str) -> None:
-    """Also those of a private network."""
+    """This includes private networks."""
     assert is_reachable(address, "config.example")
     assert not is_reachable(address, "localhost")
 
 
 def test_localhost_is_this_machine() -> None:
-    """An address that the user has named is intended."""
+    """The user has named it explicitly."""
     assert is_reachable("127.0.0.1", "localhost")
     assert is_reachable("::1", "localhost")
     assert not is_reachable("169.254.169.254", "localhost")
@@ -123,7 +123,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_what_cannot_be_read_says_why(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a word of the answer."""
+    """The reason has no part of the answer."""
     monkeypatch.setattr("penstock.objects.web._RETRY_S", 0.5)
     answer, reason = ANSWERS[kind]
     with answering(answer) as port:
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_says_why(kind: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_dripping_answer_is_broken_off() -> None:
-    """However many bytes come now and then, of the content or before it."""
+    """This goes for slow bytes within the content or before it."""
 
     def drips(connection: socket.socket, _: bytes) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n")
@@ -153,7 +153,7 @@ def test_a_dripping_answer_is_broken_off() -> None:
 
 
 def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection, an unknown name, and a server that does not speak TLS."""
+    """Covered are a refused connection, an unknown name, and a server without TLS."""
     monkeypatch.setattr("penstock.objects.web._RETRY_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -164,7 +164,7 @@ def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be on this machine; the host is for it to find."""
+    """It may be on this machine, and resolves the host itself."""
     asked: list[bytes] = []
     with answering(with_body(b"{}"), asked) as port:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")

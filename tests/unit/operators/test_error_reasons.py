@@ -1,4 +1,4 @@
-"""Reasons of dead letters: they say what went wrong and where, and are the same in every run."""
+"""Reasons of dead letters: what went wrong and where, identical in every run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Order:
 
 @pytest.fixture(params=["a/code.zip", "another/place/sent-5.zip", "a folder"])
 def rules(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """The module, imported from an archive in some folder, as in a worker, or from a folder."""
+    """Return the module, imported from an archive as in a worker, or from a folder."""
     place = tmp_path / request.param
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.suffix:
@@ -83,20 +83,20 @@ def rules(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def raised(function: Any) -> Exception:
-    with pytest.raises(Exception) as found:  # which one is looked at by the reason
+    with pytest.raises(Exception) as found:  # the reason shows which one is used
         function(Order(5))
     return found.value
 
 
 def of_function(function: Any) -> str:
-    """The reason without the frame of the test."""
+    """Return the reason without the test's frame."""
     error = raised(function)
     assert error.__traceback__ is not None
     return reason_of(error.with_traceback(error.__traceback__.tb_next))
 
 
 def test_a_reason_has_the_user_s_files_and_lines(rules: Any) -> None:
-    """As they stand in the job's folder, wherever that has come."""
+    """Paths are relative to the job's folder, wherever that is."""
     assert of_function(rules.judged) == (
         'File "shop_rules.py", line 7, in judged\n'
         "    return prices.of(record.number)\n"
@@ -108,7 +108,7 @@ def test_a_reason_has_the_user_s_files_and_lines(rules: Any) -> None:
 
 
 def test_errors_of_imports_name_no_archive(rules: Any, tmp_path: Path) -> None:
-    """Whose place Python tells by itself."""
+    """Python itself puts the archive's path into them."""
     for function in (rules.imported, rules.misspelt):
         reason = of_function(function)
         assert rules.__file__.endswith(".py")
@@ -119,7 +119,7 @@ def test_errors_of_imports_name_no_archive(rules: Any, tmp_path: Path) -> None:
 
 
 def test_a_reason_names_no_place_in_memory(rules: Any) -> None:
-    """Which another run has elsewhere; also in short."""
+    """Addresses differ between runs; short reasons have none either."""
     shown = "<object object> and <function shown.<locals>.<lambda>>"
     assert of_function(rules.shown).endswith(f"\nValueError: {shown}")
     assert reason_in_short(raised(rules.shown)) == f"ValueError: {shown}"
@@ -129,14 +129,14 @@ def test_a_reason_names_no_place_in_memory(rules: Any) -> None:
 
 
 def test_a_recursion_without_end_is_told_shortly(rules: Any) -> None:
-    """However deep it went."""
+    """The reason is short however deep it went."""
     reason = of_function(rules.endless)
     assert reason.endswith("RecursionError: maximum recursion depth exceeded")
     assert len(reason.splitlines()) < 20
 
 
 def test_code_without_a_file_is_told() -> None:
-    """Code that was made by code, in whatever module."""
+    """The code was generated at run time, in any module."""
     for file, told in (("", ""), ("<made>", "<made>"), ("/tmp/x/y.py", "y.py")):
         names: dict[str, Any] = {"__name__": "z"}
         exec(compile("def fail(record):\n    raise LookupError\n", file, "exec"), names)
@@ -144,7 +144,7 @@ def test_code_without_a_file_is_told() -> None:
 
 
 def test_dead_letters_of_a_job_tell_the_user_s_lines_alone(rules: Any, tmp_path: Path) -> None:
-    """Without frames of penstock."""
+    """Frames of penstock are left out."""
     job = ps.Job("job")
     job.data_stream("orders", schema=Order).map(rules.judged, output=Order).sink_to("out")
     (letter,) = BatchRunner(job).run({"orders": [("p", [Order(5)])]}).dead_letters
@@ -161,7 +161,7 @@ class Shy:
 
 
 def test_what_does_not_fit_is_told_without_trusting_it() -> None:
-    """It may not want to be shown, or be long, or be nothing that can be written."""
+    """It may fail to print, be very long, or contain unwritable text."""
     kind = record_type(Order)
     error = SchemaError("so")
     assert (
@@ -183,7 +183,7 @@ class Emits(ps.ProcessFunction):
 
 
 def test_an_object_that_raises_when_it_is_looked_at_does_not_fit() -> None:
-    """And the others leave."""
+    """The other emissions leave."""
     job = ps.Job("job")
     job.data_stream("orders", schema=Order).key_by("number").process("emits", Emits()).sink_to("out")
     result = BatchRunner(job).run({"orders": [("p", [Order(5)])]})

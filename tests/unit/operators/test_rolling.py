@@ -1,4 +1,4 @@
-"""Rolling aggregates: after each record what plain Python makes of all records of its key so far."""
+"""Rolling aggregates: after each record, the aggregate over all records of its key so far."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def job_of(aggregate: str, *key: str) -> BatchRunner:
 
 @given(st.lists(st.lists(SALES, max_size=5), max_size=4), st.sampled_from(sorted(FOLDS)))
 def test_each_record_gives_the_aggregate_so_far(batches: Any, aggregate: str) -> None:
-    """Also over micro-batches; a key of several fields is emitted as these."""
+    """This holds over micro-batches; a key of several fields is emitted as those fields."""
     job = job_of(aggregate, "shop", "day")
     seen: dict[Any, list[int]] = {}
     for sales in batches:
@@ -66,14 +66,14 @@ def test_only_numbers_are_aggregated() -> None:
 
 @dataclass
 class Range:
-    """What `RangeOf` makes of sales."""
+    """The result of `RangeOf` for sales."""
 
     days: list[int]
     highest: int | None
 
 
 class RangeOf(ps.AggregateFunction[Sale, Range, Range]):
-    """Changes the accumulator that it is given, as it may."""
+    """Changes its accumulator in place, which is allowed."""
 
     def create_accumulator(self) -> Range:
         return Range([], None)
@@ -96,7 +96,7 @@ class DaysOf(RangeOf):
 
 
 def larger(one: Sale, other: Sale) -> Sale:
-    """Of equal ones the first, with the notes of both."""
+    """Return the larger; of equals the first, with both notes."""
     kept = other if (other.amount or 0) > (one.amount or 0) else one
     return Sale(kept.shop, kept.day, kept.amount, one.note + other.note)
 
@@ -123,7 +123,7 @@ def highest(sales: list[Sale]) -> int | None:
 
 
 def folded(sales: list[Sale]) -> dict[str, list[Any]]:
-    """What each step emits for the sales of one shop, as a plain fold."""
+    """The model: each step's output for the sales of one shop."""
     so_far = [sales[: number + 1] for number in range(len(sales))]
     ranges = [
         functools.reduce(lambda found, sale: RangeOf().add(sale, found), some, Range([], None))
@@ -140,7 +140,7 @@ def folded(sales: list[Sale]) -> dict[str, list[Any]]:
 
 @given(BATCHES)
 def test_count_reduce_and_aggregate_are_plain_folds(batches: list[list[Sale]]) -> None:
-    """Over micro-batches, with state that is stored between them."""
+    """State is stored between the micro-batches."""
     job = ps.Job("j", key_groups=2)
     describe_all(job.data_stream("sales", schema=Sale).key_by("shop"))
     running = BatchRunner(job)
@@ -158,7 +158,7 @@ def test_count_reduce_and_aggregate_are_plain_folds(batches: list[list[Sale]]) -
 
 
 def test_states_have_names_that_say_what_they_hold() -> None:
-    """As a dump shows them."""
+    """A dump shows the names."""
     job = ps.Job("j")
     describe_all(job.data_stream("sales", schema=Sale).key_by("shop"))
     states = {
@@ -173,7 +173,7 @@ def test_states_have_names_that_say_what_they_hold() -> None:
 
 
 def test_records_of_ddl_are_reduced() -> None:
-    """They have no class of the user, and narrow types."""
+    """They have no user class, and narrow types."""
     job = ps.Job("j", key_groups=2)
     sales = job.data_stream("sales", schema="shop STRING, amount INT")
     sales.key_by("shop").reduce("last", lambda one, other: other).sink_to("out")
@@ -183,7 +183,7 @@ def test_records_of_ddl_are_reduced() -> None:
 
 
 def test_a_record_that_cannot_be_folded_is_a_dead_letter() -> None:
-    """And leaves the state as it was."""
+    """It leaves the state unchanged."""
 
     def strict(one: Sale, other: Sale) -> Sale:
         if other.note == "bad":
@@ -204,7 +204,7 @@ class Unannotated(RangeOf):
 
 
 def test_what_cannot_be_folded_is_refused_when_it_is_described() -> None:
-    """With the step, and what to do."""
+    """The error names the step, and says what to do."""
     sales = ps.Job("j").data_stream("sales", schema=Sale).key_by("shop")
     with pytest.raises(JobDefinitionError, match=r"Step 'range': Unannotated.get_result does not say"):
         sales.aggregate("range", Unannotated())

@@ -1,4 +1,4 @@
-"""Stateless functions: what they return continues in order, and what raises or does not fit costs one record."""
+"""Stateless functions: results stay in order, and an error or a misfit costs one record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.records.schemas import record_type
 
 @dataclass
 class Item:
-    """Refuses to be unlucky."""
+    """Refuses one value."""
 
     value: int
 
@@ -37,7 +37,7 @@ class Made:
 
 
 def records_of(values: list[int]) -> Records:
-    """Records whose offsets are ten times their place."""
+    """Return records whose offsets are ten times their position."""
     batch = record_type(Plain).batch([Plain(value) for value in values])
     return Records(batch, "items", "p0", pa.array(range(0, 10 * len(values), 10), pa.int64()))
 
@@ -62,7 +62,7 @@ def repeated(item: Item) -> Any:
 
 
 def expected(kind: str, value: int) -> tuple[list[int], int]:
-    """What a record of that value gives, and in how many dead letters."""
+    """Return the output for a record of that value, and its number of dead letters."""
     if value == 4:
         return [], 1
     if kind == "map":
@@ -77,7 +77,7 @@ def expected(kind: str, value: int) -> tuple[list[int], int]:
 def test_only_the_culprits_are_lost(
     kind: Literal["map", "filter", "flat_map"], function: Any, values: list[int]
 ) -> None:
-    """Whether the function raises (also after some records), its result does not fit, or the record itself raises."""
+    """The function may raise (also after some records), its result may not fit, or the record itself may raise."""
     source = record_type(Item)
     target = source if kind == "filter" else record_type(Made)
     result, letters = apply_transform(kind, function, records_of(values), source, target, "step")
@@ -94,7 +94,7 @@ def test_only_the_culprits_are_lost(
 
 
 def test_a_map_must_return_a_record() -> None:
-    """The reason says what to use to drop records."""
+    """The reason names the function for dropping records."""
     kind = record_type(Plain)
     result, (letter,) = apply_transform("map", lambda _: None, records_of([1]), kind, kind, "step")
     assert len(result) == 0

@@ -1,4 +1,4 @@
-"""Watermarks of a slot: the minimum over partitions, idleness, the end, and what remains after a rescaling."""
+"""Watermarks of a slot: the minimum over partitions, idleness, the end, and the state after a rescaling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def advance(
 
 
 def test_it_is_the_minimum_over_all_partitions() -> None:
-    """A partition that has not come yet holds time."""
+    """A partition without records yet holds time back."""
     clock = advance(Progress(), 0, WatermarkUpdate("source/readings", {"0": 50}))
     assert (clock.before_ms, clock.after_ms, clock.held_by) == (None, None, ("source/readings", "1"))
     clock = advance(clock.progress, 10, WatermarkUpdate("source/readings", {"1": 30}))
@@ -45,7 +45,7 @@ def test_it_never_goes_back() -> None:
 
 
 def test_an_idle_partition_holds_nothing_back() -> None:
-    """It counts again as soon as something comes; when all are idle the one that is furthest counts."""
+    """It counts again once a record arrives; when all are idle, the most advanced one counts."""
     rule = (InputWatermarkRule("source/readings", ("0", "1"), idle_ms=1000),)
     clock = advance(Progress(), 0, WatermarkUpdate("source/readings", {"0": 50}), watermark_rules=rule)
     assert (clock.after_ms, clock.next_idle_ms) == (None, 1000)
@@ -81,7 +81,7 @@ def test_several_origins_count_together() -> None:
 
 
 def test_a_slot_that_told_that_it_is_idle_holds_nothing_back() -> None:
-    """Until it tells something again; with and without a watermark."""
+    """It counts again once it reports; with and without a watermark."""
     watermark_rules = (InputWatermarkRule("source/a", ("",)), InputWatermarkRule("step/b", ("0", "1")))
     clock = advance(
         Progress(),
@@ -110,7 +110,7 @@ def test_a_slot_that_told_that_it_is_idle_holds_nothing_back() -> None:
 
 
 def test_steps_behind_are_told_what_they_do_not_know() -> None:
-    """The watermark, and whether the slot is idle, which a paused one is not; each once."""
+    """They get the watermark, and whether the slot is idle, which a paused one is not; each once."""
     rule = (InputWatermarkRule("source/a", ("",), idle_ms=100),)
     clock = advance(Progress(), 0, watermark_rules=rule)
     assert (clock.is_idle, clock.next_update("step/b", "0")) == (False, None)
@@ -134,7 +134,7 @@ def test_steps_behind_are_told_what_they_do_not_know() -> None:
 
 
 def test_the_end_is_for_one_micro_batch() -> None:
-    """What a later run of the job brings is not late for it."""
+    """Records of a later run of the job are not late."""
     clock = advance(Progress(), 0, WatermarkUpdate("source/readings", {"0": 5, "1": 6}))
     clock = advance(clock.progress, 1, WatermarkUpdate("", {}, ends=True))
     assert (clock.before_ms, clock.after_ms, clock.progress.watermark_ms) == (5, END_MS, 5)
@@ -155,7 +155,7 @@ def test_slots_agree_on_the_min_when_they_are_divided_otherwise() -> None:
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("01"), st.integers(-9, 9)), max_size=4), max_size=6))
 def test_it_does_not_matter_which_task_told_what(batches: list[list[tuple[str, int]]]) -> None:
-    """Ticks of one micro-batch may come in any order and cut in any way."""
+    """Ticks of a micro-batch may come in any order and division."""
     straight, turned = Progress(), Progress()
     for number, batch in enumerate(batches):
         updates = [WatermarkUpdate("source/readings", {name: at}) for name, at in batch]

@@ -1,4 +1,4 @@
-"""New projects: which names and folders they take, and that job, sample and README of the template are one whole.
+"""New projects: valid names and folders, and consistency of the template's job, sample and README.
 
 Its tests run on Spark in tests/system/test_new_projects.py.
 """
@@ -58,7 +58,7 @@ def project(tmp_path: Path) -> NewProject:
 
 @pytest.fixture
 def running(project: NewProject) -> Iterator[tuple[BatchRunner, ModuleType]]:
-    """The project's job without Spark, and the module of its step; both are forgotten afterwards."""
+    """Provide the project's job without Spark, and the module of its step; both are unloaded afterwards."""
     job = load_job(str(project.folder / "job.py")).job
     yield BatchRunner(job, parallelism=2), sys.modules["water_level.watch"]
     for name, module in list(sys.modules.items()):
@@ -87,7 +87,7 @@ def penstock_init(*arguments: object) -> Result:
 
 
 def test_a_project_has_the_files_of_the_template_under_its_own_name(project: NewProject) -> None:
-    """All that is said of it is so, and no name of the template is left."""
+    """All descriptions are right, and no name of the template is left."""
     assert (project.name, project.package) == ("water-level", "water_level")
     there = {str(p.relative_to(project.folder)): p for p in project.folder.rglob("*") if p.is_file()}
     assert set(there) == set(project.files) == FILES
@@ -101,7 +101,7 @@ def test_a_project_has_the_files_of_the_template_under_its_own_name(project: New
 def test_the_sample_gives_what_the_readme_shows(
     project: NewProject, running: tuple[BatchRunner, ModuleType]
 ) -> None:
-    """In the order of the page."""
+    """The order is that of the page."""
     job, step = running
     result = job.run(
         {
@@ -118,7 +118,7 @@ def test_the_sample_gives_what_the_readme_shows(
 def test_the_commands_of_the_readme_steer_the_job(
     project: NewProject, running: tuple[BatchRunner, ModuleType]
 ) -> None:
-    """The setting and the state that they name are there, and change what comes of readings."""
+    """Their setting and state exist, and change the output for readings."""
     job, step = running
     entry = command_catalog(
         "water-level", job.plan.accepting, parse_binding("commands", "jsonl:/no", "control")
@@ -142,7 +142,7 @@ def test_the_commands_of_the_readme_steer_the_job(
 
 
 def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -> None:
-    """Each with its options, and the streams of the job are bound."""
+    """Each has valid options, and binds all streams of the job."""
     lines = [shlex.split(line)[1:] for line in readme_lines(project, "penstock ")]
     of_a_checkpoint = ["run", "run", "control", "control", "state", "stop"]
     of_a_server = ["serve", "submit", "list", "control", "stop"]
@@ -161,7 +161,7 @@ def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -
 
 
 def test_a_server_can_run_the_project(project: NewProject) -> None:
-    """As its definition says, on what the README binds."""
+    """The definition binds what the README binds."""
     definitions, problems = Catalog([project.folder]).definitions()
     assert problems == []
     (definition,) = definitions.values()
@@ -180,26 +180,26 @@ def test_a_server_can_run_the_project(project: NewProject) -> None:
     ("name", "package"), [("a", "a"), ("Rooms2", "rooms2"), ("water-level", "water_level"), ("a_b", "a_b")]
 )
 def test_a_name_becomes_a_package(name: str, package: str) -> None:
-    """In small letters, with underscores."""
+    """It is lower case, with underscores."""
     assert package_of(name) == package
 
 
 @pytest.mark.parametrize("name", ["", "2rooms", "-a", "a-", "a.b", "a b", "räume", "a/b", "class", "a'b"])
 def test_what_cannot_be_a_package_is_refused(name: str) -> None:
-    """With what a name may have."""
+    """The error says what a name may contain."""
     with pytest.raises(ProjectError, match="cannot be the name of a package"):
         package_of(name)
 
 
 @pytest.mark.parametrize("name", ["json", "penstock", "pyarrow", "Types", "job", "tests", "out", "state"])
 def test_what_would_hide_something_is_refused(name: str) -> None:
-    """A module that is installed, or what the project has itself."""
+    """It may be an installed module, or one of the project's own."""
     with pytest.raises(ProjectError, match=f"would hide another module or folder named {name.lower()}"):
         package_of(name)
 
 
 def test_a_folder_that_is_not_empty_is_refused(project: NewProject, tmp_path: Path) -> None:
-    """And stays as it is; an empty one is taken."""
+    """The folder is not changed; an empty one is accepted."""
     (project.folder / "job.py").write_text("mine")
     with pytest.raises(ProjectError, match="is not empty"):
         make_project(project.folder)
@@ -216,7 +216,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the system's reason."""
+    """The error has the system's reason."""
 
     def refuse(self: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch:
 
 
 def test_the_example_of_a_package_runs() -> None:
-    """As it stands in the docstring."""
+    """The docstring's example runs unchanged."""
     assert doctest.testmod(new_project).failed == 0
 
 
@@ -235,7 +235,7 @@ def test_the_example_of_a_package_runs() -> None:
 
 
 def test_the_command_says_how_to_go_on(tmp_path: Path) -> None:
-    """Standard output is a command that can be run."""
+    """Standard output is a runnable command."""
     result = penstock_init(tmp_path / "rooms")
     assert result.exit_code == 0
     assert result.stdout == f"cd {tmp_path}/rooms && python -m pytest\n"
@@ -250,7 +250,7 @@ def test_the_command_tells_machines_what_it_made(tmp_path: Path) -> None:
 
 
 def test_the_command_takes_a_bare_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is made where one is, or is the one where one is."""
+    """The folder is created in the working folder, or is the working folder."""
     monkeypatch.chdir(tmp_path)
     assert penstock_init("rooms").stdout.startswith("cd rooms ")
     assert (tmp_path / "rooms" / "job.py").is_file()
@@ -261,7 +261,7 @@ def test_the_command_takes_a_bare_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_command_refuses_in_a_sentence(tmp_path: Path) -> None:
-    """With the exit code of wrong use, and nothing made."""
+    """The exit code is that of wrong use, and nothing is created."""
     result = penstock_init(tmp_path / "2rooms")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Error: '2rooms' cannot be the name of a package.")
@@ -272,7 +272,7 @@ def test_the_command_refuses_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_the_template_is_in_the_package() -> None:
-    """Wheels have all of the package's folder but what git ignores, and so they have these files."""
+    """Wheels contain the whole package folder except what git ignores, and so these files."""
     root = Path(__file__).parents[3]
     wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel == {"packages": ["src/penstock", "src/pytest_penstock"]}

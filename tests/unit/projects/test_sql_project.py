@@ -1,4 +1,4 @@
-"""New projects in SQL: job, sample, README and definition of the template are one whole.
+"""New SQL projects: consistency of the template's job, sample, README and definition.
 
 Their tests run on Spark in tests/system/test_new_projects.py.
 """
@@ -78,7 +78,7 @@ def test_the_sample_gives_what_the_readme_shows(project: NewProject) -> None:
 
 
 def test_the_commands_of_the_readme_steer_the_job(project: NewProject) -> None:
-    """The parameter that they set is there, and changes what comes of readings."""
+    """Their parameter exists, and changes the output for readings."""
     lines = readme_lines(project, "penstock control send")
     assert len(lines) == 2
     for line in lines:
@@ -92,7 +92,7 @@ def test_the_commands_of_the_readme_steer_the_job(project: NewProject) -> None:
 
 
 def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -> None:
-    """Each with its options, and the streams of the job are bound."""
+    """Each has valid options, and binds all streams of the job."""
     lines = [shlex.split(line)[1:] for line in readme_lines(project, "penstock ")]
     of_a_checkpoint = ["sql", "sql", "sql", "control", "state", "stop"]
     assert [words[0] for words in lines] == [*of_a_checkpoint, "serve", "submit", "list", "control", "stop"]
@@ -107,7 +107,7 @@ def test_the_commands_of_the_readme_are_those_of_penstock(project: NewProject) -
 
 
 def test_a_server_can_run_the_project(project: NewProject) -> None:
-    """As its definition says, on what the README binds."""
+    """The definition binds what the README binds."""
     definitions, problems = Catalog([project.folder]).definitions()
     assert problems == []
     (definition,) = definitions.values()

@@ -47,7 +47,7 @@ PATIENCE_S = 60
 
 @dataclass
 class _Sink(MemorySink):
-    """A memory sink that also has what tasks have written before they finish."""
+    """A memory sink that also keeps what tasks have written before they finish."""
 
     begun: list[MemoryTask] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class _Sink(MemorySink):
 
 
 class _Coordinator(Coordinator):
-    """A coordinator that also ends an interval when the test says so; the engines continue with the next one."""
+    """A coordinator that also ends an interval when the test asks; the engines continue with the next one."""
 
     _hastens = False
 
@@ -78,7 +78,7 @@ class _Coordinator(Coordinator):
 
 
 def with_own_functions(plan: JobPlan) -> JobPlan:
-    """A plan with copies of the functions of its steps."""
+    """Return the plan with copies of its steps' functions."""
     nodes = {
         name: dataclasses.replace(node, function=copy.deepcopy(node.function))
         if isinstance(node, ProcessNode)
@@ -89,10 +89,10 @@ def with_own_functions(plan: JobPlan) -> JobPlan:
 
 
 class LiveRunner:
-    """A job in real time. `states` has what was committed.
+    """A job in real time. `states` holds what was committed.
 
-    An interval ends `interval_s` after its first work, or once everything that was sent is read. Its engines continue
-    with the next one, or end with it if `ends_sessions`.
+    An interval ends `interval_s` after its first work, or once everything that was sent is read. Its engines
+    continue with the next one, or stop with it if `ends_sessions`.
     """
 
     def __init__(
@@ -181,13 +181,15 @@ class LiveRunner:
     def change_plan(self, **changes: Any) -> None:
         """Change fields of the plan, before the first interval.
 
-        Each task has functions of its own, as in Spark's workers; here they are threads of one process.
+        Each task gets its own functions, as in Spark's workers; here tasks are threads of one process.
         """
         self.plan = dataclasses.replace(self.plan, **changes)
         self.plans = [with_own_functions(self.plan) for _ in range(self.plan.parallelism)]
 
     def run(self, during: Callable[[], None] = lambda: None, *, commits: bool = True) -> BatchOutcome:
-        """Run one interval, and call a function while it runs. Without `commits` Spark loses what the tasks did."""
+        """Run one interval, and call a function while it runs. With `commits=False` Spark loses the tasks'
+        work.
+        """
         assert self.coordinator is not None
         self.coordinator.begin(self.number)
         address = self.coordinator.address
@@ -214,7 +216,7 @@ class LiveRunner:
                 )
                 for batch in made:
                     reports.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-            except Exception as e:  # the test looks at it
+            except Exception as e:  # the test checks it
                 errors.append(e)
 
         threads = self._threads = [
@@ -260,7 +262,7 @@ class LiveRunner:
         return found.written(record_type, self.number).records
 
     def lose_task(self) -> None:
-        """Attend as a task that Spark runs again, once all tasks of the interval are there."""
+        """Connect as a task that Spark has restarted, once all tasks of the interval are connected."""
         assert self.coordinator is not None
         self.await_until(self._is_attended)
         place = self.coordinator.address
@@ -287,7 +289,7 @@ class LiveRunner:
             time.sleep(0.002)
 
     def forget(self) -> None:
-        """Go on in new workers."""
+        """Continue in new workers."""
         self.caches = [SlotCache() for _ in self.caches]
 
     def _finished(self, sink: _Sink) -> list[MemoryTask]:

@@ -42,9 +42,9 @@ class MemoryLog(CountedLog):
         yield SourceChunk("", offsets, raw=pa.array(self.records[split.start : split.end], pa.binary()))
 
     def forget(self, end: int) -> None:
-        """Note what will not be read again."""
+        """Record the position before which nothing will be read again."""
         self.forgotten = end
 
     def lag(self, position: int) -> dict[str, Any]:
-        """Return what waits."""
+        """Return how many records are not yet read."""
         return {"files": len(self.records) - position}

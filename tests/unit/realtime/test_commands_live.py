@@ -1,4 +1,6 @@
-"""Commands in real time: at once or at the checkpoint, and what slots keep of several rounds of an interval."""
+"""Commands in real time: applied at once or at the checkpoint, and what slots keep when an interval has
+several rounds.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class JudgeAgain(Judge):
 
 
 def judged_job() -> ps.Job:
-    """Two steps with other keys, behind four streams."""
+    """Return a job of two steps with different keys, fed by four streams."""
     job = ps.Job("judged", key_groups=16)
     streams = [job.data_stream(f"readings{number}", schema=Reading) for number in range(4)]
     readings = streams[0].union(*streams[1:])
@@ -54,7 +56,7 @@ def judged_job() -> ps.Job:
 
 
 def set_limit(step: str, limit: int, command_id: str = "", **more: Any) -> bytes:
-    """A command that sets the limit of a step."""
+    """Return a command that sets the limit of a step."""
     return command_to(step, "set", {"limit": limit}, id=command_id or f"{step} {limit}", **more)
 
 
@@ -81,7 +83,7 @@ class Sender:
 
 
 def cuts_of(judged: list[Any]) -> dict[int, dict[int, tuple[int, int]]]:
-    """The first and last reading of each stream under each limit, in the stream's own numbers."""
+    """Return the first and last reading of each stream under each limit, by the stream's own numbering."""
     found: dict[int, dict[int, tuple[int, int]]] = {}
     for one in judged:
         number, stream = divmod(one.value, 4)
@@ -91,7 +93,9 @@ def cuts_of(judged: list[Any]) -> dict[int, dict[int, tuple[int, int]]]:
 
 
 def check_cuts(live: LiveRunner, intervals: int) -> None:
-    """Set both limits at each checkpoint under load. In all slots each takes effect between the same two readings."""
+    """Set both limits at each checkpoint under load. In all slots each takes effect between the same two
+    readings.
+    """
     judged: dict[str, list[Any]] = {"first": [], "second": []}
     ends: list[list[int]] = []
     sender = Sender(live, seed=intervals)
@@ -114,7 +118,7 @@ def check_cuts(live: LiveRunner, intervals: int) -> None:
             ends.append([positions[f"readings{number}"]["position"] for number in range(4)])
             for step, found in judged.items():
                 some = outcome.outputs.get(step, [])
-                # Each interval is judged by the limit that was set at the end of the one before.
+                # Each interval is judged by the limit that was set at the end of the previous interval.
                 assert {one.limit for one in some} == {interval}, step
                 found += some
     finally:
@@ -127,14 +131,14 @@ def check_cuts(live: LiveRunner, intervals: int) -> None:
 
 
 def test_a_command_at_the_checkpoint_is_one_cut_in_all_slots(tmp_path: Path) -> None:
-    """Under load, in both of two steps with other keys, on four slots and four streams."""
+    """Under load, in two steps with different keys, on four slots and four streams."""
     with LiveRunner(judged_job(), tmp_path, 4) as live:
         check_cuts(live, 3)
 
 
 @pytest.mark.chaos
 def test_fifty_commands_at_checkpoints_are_fifty_cuts(tmp_path: Path) -> None:
-    """As above, fifty times."""
+    """The same with fifty commands."""
     with LiveRunner(judged_job(), tmp_path, 4) as live:
         check_cuts(live, 50)
 
@@ -163,7 +167,7 @@ def test_a_repeated_interval_has_the_same_cut(tmp_path: Path, parallelism: int) 
 
 
 def test_a_command_at_the_checkpoint_ends_an_interval_by_itself(tmp_path: Path) -> None:
-    """Even if nothing else arrives, it does not wait for ever."""
+    """The command ends the interval even if nothing else arrives, so it is applied soon."""
     with LiveRunner(judged_job(), tmp_path, 2, interval_s=0.1) as live:
 
         def during() -> None:
@@ -175,7 +179,7 @@ def test_a_command_at_the_checkpoint_ends_an_interval_by_itself(tmp_path: Path) 
 
 
 def test_all_ids_of_an_interval_are_kept(tmp_path: Path) -> None:
-    """A command of any of its rounds that comes again after a restart is not applied again."""
+    """A command from any round of an interval that is sent again after a restart is not applied again."""
     with LiveRunner(judged_job(), tmp_path, 2, ends_sessions=True) as live:
         sent = [set_limit("first", limit, version=limit) for limit in (1, 2, 3)]
 
@@ -187,7 +191,7 @@ def test_all_ids_of_an_interval_are_kept(tmp_path: Path) -> None:
                     live.send("readings0", {"room": 1, "value": count})
                     time.sleep(0.002)
 
-        # The register is stored whole once, then what is added to it.
+        # The first save stores the whole register; later ones store only what was added.
         live.run(lambda: live.send("commands", set_limit("first", 0)))
         live.run(one_by_one)
         live.forget()
@@ -203,7 +207,7 @@ def test_all_ids_of_an_interval_are_kept(tmp_path: Path) -> None:
 
 
 class Strict(ps.ProcessFunction):
-    """Has a count for each key, which a command sets, perhaps to a value that is too large to store."""
+    """Keeps a count per key, which a command sets, possibly to a value too large to store."""
 
     limit = ps.Setting(int, 0)
     count = ps.ValueState(int)
@@ -219,7 +223,7 @@ class Strict(ps.ProcessFunction):
 
 
 def test_a_value_that_cannot_be_stored_undoes_nothing_of_earlier_rounds(tmp_path: Path) -> None:
-    """Settings of the same interval stay."""
+    """Settings of earlier rounds of the same interval stay."""
     job = ps.Job("strict", key_groups=8)
     readings = job.data_stream("readings", schema=Reading).key_by("room")
     readings.process("first", Strict(), output=Judged).sink_to("judged")
@@ -246,6 +250,6 @@ def test_a_value_that_cannot_be_stored_undoes_nothing_of_earlier_rounds(tmp_path
         outcome = live.run(at_last)
     assert statuses["large"] == "DEGRADED"
     assert [one.limit for one in outcome.outputs["judged"]] == [5]
-    # The driver learns what was kept for commands.
+    # The driver learns which settings were stored.
     kept = [path.name for path in (tmp_path / "fetched").iterdir()]
     assert [name for kind, name, *_ in outcome.reports if kind == FETCHED] == kept

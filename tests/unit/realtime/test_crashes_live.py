@@ -1,4 +1,4 @@
-"""Crashes in real time: random schedules of lost states, failing sinks and tasks, new workers and new drivers."""
+"""Crashes in real time: random schedules of lost state, failing sinks and tasks, new workers and new drivers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Schedule:
         self.happened: list[str] = []
 
     def run(self, intervals: int) -> None:
-        """Live through some intervals, and a last one without crashes."""
+        """Run several intervals with crashes, and a last one without."""
         with self.live:
             for _ in range(intervals):
                 event = self._random.choice(EVENTS)
@@ -81,7 +81,7 @@ class Schedule:
 
 
 def check(folder: Path, seed: int, intervals: int) -> None:
-    """Live through a schedule; afterwards all is there once, as the plain fold of the readings has it."""
+    """Run a schedule; afterwards every output is there once, as the model computes it from the readings."""
     schedule = Schedule(folder, seed)
     schedule.run(intervals)
     expected = fold(schedule.readings, {})
@@ -93,12 +93,12 @@ def check(folder: Path, seed: int, intervals: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_crashes_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
-    """In both steps, over some intervals with a random event before each."""
+    """Both steps pass, over several intervals with a random failure before each."""
     check(tmp_path, seed, 6)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 300))
 def test_many_random_crashes_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
-    """As above, 200 schedules of ten intervals."""
+    """The same for 200 schedules of ten intervals."""
     check(tmp_path, seed, 10)

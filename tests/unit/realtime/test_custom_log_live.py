@@ -1,4 +1,4 @@
-"""A custom log in real time: intervals read it, and one that is lost is repeated alike."""
+"""A custom log in real time: intervals read it, and a lost interval is repeated identically."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rooms(RecordLog):
 
 
 def test_a_lost_interval_is_repeated_and_the_next_goes_on(tmp_path: Path) -> None:
-    """Its positions are those that were recorded, for each partition, though the log has grown."""
+    """The repeated interval reads each partition up to the recorded positions, though the log has grown since."""
     path = tmp_path / "size"
     path.write_bytes(b"x" * 20)
     binding = parse_binding("readings", f"python:{__name__}:Rooms?path={path}", "data")
@@ -43,9 +43,10 @@ def test_a_lost_interval_is_repeated_and_the_next_goes_on(tmp_path: Path) -> Non
     live = LiveRunner(job, tmp_path / "live", 2, drains=True)
 
     def rooms(commits: bool) -> list[tuple[int, int]]:
-        # A driver opens its own, which has not just looked where the partitions end.
+        # A driver opens its own log, which has not just polled the ends of the partitions.
         log: Any = open_custom_log(bind_class(binding, is_sink=False), tmp_path / "begins")
-        # The runner ends an interval once its own logs are read. It never sees that of this one, so it drains.
+        # The runner ends an interval once its own logs are read. It cannot see this log, so the test drains
+        # it.
         log.records, log.read_end = [], -1
         live.logs["readings"] = log
         with live:

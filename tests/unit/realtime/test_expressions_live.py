@@ -1,4 +1,4 @@
-"""Expressions in real time: conditions and selections of what comes, and parameters that commands change."""
+"""Expressions in real time: conditions and selections on records, and parameters that commands change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PassOn(ps.ProcessFunction):
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_parameter_changes_while_records_come(tmp_path: Path, keyed: bool) -> None:
-    """Before and after the cut of a command; a record for which a condition fails is a dead letter."""
+    """The new value holds after the command's cut; a record for which a condition raises is a dead letter."""
     with LiveRunner(warm_job(keyed=keyed), tmp_path, 2) as live:
         emitted = 5
 

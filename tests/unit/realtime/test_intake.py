@@ -1,4 +1,4 @@
-"""Intake: a fast slot may have much waiting, a slow one little."""
+"""Intake: a fast slot may queue much input, a slow one little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX = 32 << 20
 
 
 def test_a_slot_may_have_waiting_what_it_does_in_a_second() -> None:
-    """Within limits, and whatever it did long ago."""
+    """The limit is a second's work, within bounds, and recent rounds count, not old ones."""
     intake = Intake(MAX)
     assert intake.waiting_bytes == 1 << 20
     for _ in range(20):
@@ -30,7 +30,7 @@ def test_a_slot_may_have_waiting_what_it_does_in_a_second() -> None:
 
 
 def test_rounds_without_data_say_nothing() -> None:
-    """Those of timers and commands, and those too short to measure."""
+    """Rounds of timers and commands are not measured, nor are rounds too short to measure."""
     intake = Intake(MAX)
     intake.note(0, 5.0)
     intake.note(10, 0.0001)
@@ -39,7 +39,7 @@ def test_rounds_without_data_say_nothing() -> None:
 
 
 class SlowTopic:
-    """A log and its reader: each take returns as many records of 2,000 bytes as were asked for."""
+    """A log and its reader: each take returns as many 2,000-byte records as requested."""
 
     positions: ClassVar[dict[str, int]] = {"00000": 0}
     known_ends: ClassVar[dict[str, int]] = {"00000": 0}
@@ -61,7 +61,7 @@ class SlowTopic:
 
 
 def test_a_topic_is_read_no_faster_than_its_slot_works() -> None:
-    """Half a second's work at once, so that not much is left when the interval ends."""
+    """The reader takes half a second's work at a time, so that little is queued when the interval ends."""
     intake, log = Intake(MAX), SlowTopic()
     topic = FollowedTopics(cast("KafkaLog", log), {"00000": 0}, None, None, intake)
     topic.next()

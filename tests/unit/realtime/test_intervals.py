@@ -1,4 +1,6 @@
-"""Intervals: what a job in real time emits and keeps is what the plain fold of its input says, also when repeated."""
+"""Intervals: a job in real time emits and keeps what the model computes from its input, also when intervals
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def sums_job() -> ps.Job:
 
 
 class Held(ps.ProcessFunction):
-    """Keeps the newest value of a room, none for 0."""
+    """Keeps the newest value of a room; 0 removes it."""
 
     value = ps.ValueState(int)
 
@@ -110,7 +112,7 @@ def emitted(outcome, sink: str) -> list[tuple[int, int, int]]:  # type: ignore[n
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_records_are_processed_as_they_come(tmp_path: Path, parallelism: int) -> None:
-    """Over several intervals, while records come; both steps see each record once, in the order of its key."""
+    """Over several intervals, while records arrive, both steps see each record once, in the order of its key."""
     made = random.Random(parallelism)
     readings = [(made.randrange(20), made.randrange(1, 9)) for _ in range(600)]
     limits = {room: made.randrange(6) for room in range(20)}
@@ -140,7 +142,7 @@ def test_records_are_processed_as_they_come(tmp_path: Path, parallelism: int) ->
 
 
 def lost_and_repeated(live: LiveRunner, during, outcome_of) -> None:  # type: ignore[no-untyped-def]
-    """Run an interval whose state Spark loses, and the same once more; both must give the same bytes."""
+    """Run an interval whose state Spark loses, and run it again; both runs must give the same bytes."""
     first = live.run(during, commits=False)
     state = live.after
     live.forget()
@@ -151,7 +153,7 @@ def lost_and_repeated(live: LiveRunner, during, outcome_of) -> None:  # type: ig
 
 
 def repeat_intervals(folder: Path, parallelism: int, count: int) -> None:
-    """Repeat so many intervals, with new engines; both times must give the same bytes."""
+    """Repeat a number of intervals, each with new engines; both runs must give the same bytes."""
     made = random.Random(parallelism)
     repeated = 0
     with LiveRunner(sums_job(), folder, parallelism, interval_s=0.03) as live:
@@ -168,7 +170,7 @@ def repeat_intervals(folder: Path, parallelism: int, count: int) -> None:
             repeated += bool(outcome.outputs.get("alerts"))
 
         for _ in range(count):
-            # The engines that are lost have been there for none, one or two intervals.
+            # The lost engines are zero, one or two intervals old.
             for _ in range(made.randrange(3)):
                 live.run(during)
             lost_and_repeated(live, during, note)
@@ -177,20 +179,22 @@ def repeat_intervals(folder: Path, parallelism: int, count: int) -> None:
 
 @pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.chaos), 2, 3])
 def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: int) -> None:
-    """What engines took, in which order, is on disk before any of it is visible. New engines do the same."""
+    """The order in which engines took records is on disk before any output is visible, so new engines repeat
+    it.
+    """
     repeat_intervals(tmp_path, parallelism, count=6)
 
 
 @pytest.mark.chaos
 def test_a_hundred_repeated_intervals_give_the_same_bytes(tmp_path: Path) -> None:
-    """As above."""
+    """The same a hundred times."""
     with noting("replays", "-k a_hundred_repeated_intervals") as injected:
         injected.add("lost commit of an interval in real time", 100)
         repeat_intervals(tmp_path, parallelism=2, count=100)
 
 
 class Whim(ps.ProcessFunction):
-    """Emits only the first time, whatever its state says."""
+    """Emits only in the first run, regardless of its state: a function that is not deterministic."""
 
     emitted = False
 
@@ -203,7 +207,7 @@ class Whim(ps.ProcessFunction):
 def test_an_interval_that_cannot_be_repeated_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step waits for what the function before it does not emit again."""
+    """The error: a step waits for records that the function before it does not emit again."""
     monkeypatch.setattr(slot_rounds, "_STALLED_AFTER_S", 0.5)
     job = ps.Job("whims", key_groups=16)
     alerts = job.data_stream("readings", schema=Reading).key_by("room").process("whim", Whim(), output=Alert)
@@ -231,10 +235,10 @@ def test_records_are_processed_between_intervals(tmp_path: Path, parallelism: in
 
 
 def test_the_keys_of_all_rounds_of_an_interval_are_counted(tmp_path: Path) -> None:
-    """Also those that are new or gone after its first round, and in an interval that is repeated."""
+    """Keys that appear or vanish after the first round count too, also in a repeated interval."""
     counted: list[tuple[dict[str, int], dict[str, int]]] = []
     with LiveRunner(keys_job(), tmp_path) as live:
-        # Round by round: a room is new with its first reading, and gone with a reading of 0.
+        # Round by round: a room appears with its first reading, and vanishes with a reading of 0.
         for rounds in ([(1, 5), (2, 5), (3, 5)], [(4, 5), (1, 0), (2, 0)]):
 
             def during(rounds: list[tuple[int, int]] = rounds) -> None:
@@ -250,7 +254,7 @@ def test_the_keys_of_all_rounds_of_an_interval_are_counted(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("parallelism", [pytest.param(2, marks=pytest.mark.chaos), 3])
 def test_readers_wait_while_slots_have_too_much_to_do(tmp_path: Path, parallelism: int) -> None:
-    """Also at the ends of intervals, where none may wait for another that waits for it."""
+    """This holds also at the ends of intervals, where a circular wait would be a deadlock."""
     made = random.Random(parallelism)
     readings = [(made.randrange(50), made.randrange(1, 9)) for _ in range(6000)]
     alerts: list[tuple[int, int, int]] = []
@@ -274,7 +278,7 @@ def test_readers_wait_while_slots_have_too_much_to_do(tmp_path: Path, parallelis
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_task_that_spark_runs_again_begins_anew(tmp_path: Path, parallelism: int) -> None:
-    """What the engines did since the last commit is lost with them, and is done again once."""
+    """What the engines did since the last commit is lost with them, and is done again exactly once."""
     with LiveRunner(sums_job(), tmp_path, parallelism) as live:
         live.run(lambda: live.send("readings", {"room": 1, "value": 5}))
 
@@ -290,7 +294,7 @@ def test_a_task_that_spark_runs_again_begins_anew(tmp_path: Path, parallelism: i
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_controls_that_are_there_come_before_data(tmp_path: Path, parallelism: int) -> None:
-    """At a start no reading is judged without the limits that were sent before the start."""
+    """At a start no reading is processed before the limits that were sent before the start."""
     for number in range(8):
         with LiveRunner(sums_job(), tmp_path / str(number), parallelism) as live:
             live.send("readings", *({"room": room, "value": 5} for room in range(20)))
@@ -300,9 +304,9 @@ def test_controls_that_are_there_come_before_data(tmp_path: Path, parallelism: i
 
 
 def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
-    """Spark runs all of them again, and nothing is there twice."""
+    """Spark runs all tasks again, and no output is doubled."""
     with LiveRunner(sums_job(), tmp_path, 3) as live:
-        # Its slot is in one task.
+        # The slot belongs to one task.
         live.send("readings", *({"room": 1, "value": 5} for _ in range(20)))
         live.sinks["alerts"][0].fails_at_write = True
         with pytest.raises(ExceptionGroup) as raised:
@@ -316,7 +320,7 @@ def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
 
 
 def test_a_drained_interval_reads_what_is_there(tmp_path: Path) -> None:
-    """And ends then, however long intervals are."""
+    """It ends when the available input is read, however long intervals are."""
     with LiveRunner(sums_job(), tmp_path, 2, drains=True) as live:
         live.send("readings", *({"room": room, "value": 5} for room in range(500)))
         begun_s = time.monotonic()
@@ -326,7 +330,7 @@ def test_a_drained_interval_reads_what_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_controls_come_before_data_of_a_drained_interval(tmp_path: Path, parallelism: int) -> None:
-    """A bounded run ends as soon as it has read what is there, but not before controls are processed."""
+    """A bounded run ends when the available input is read, but only after its control records are processed."""
     for number in range(8):
         folder = tmp_path / str(number)
         with LiveRunner(sums_job(), folder, parallelism, drains=True) as live:
@@ -337,7 +341,7 @@ def test_controls_come_before_data_of_a_drained_interval(tmp_path: Path, paralle
 
 
 def test_an_interval_ends_early_on_request(tmp_path: Path) -> None:
-    """A job that is stopped does not wait for the end of its interval."""
+    """A stopping job does not wait for the regular end of its interval."""
     with LiveRunner(sums_job(), tmp_path, 2) as live:
         begun_s = time.monotonic()
         assert emitted(live.run(lambda: live.send("readings", {"room": 1, "value": 5})), "alerts") == [
@@ -347,13 +351,13 @@ def test_an_interval_ends_early_on_request(tmp_path: Path) -> None:
 
 
 def test_an_interval_ends_by_itself(tmp_path: Path) -> None:
-    """Some time after its first work."""
+    """It ends a fixed time after its first work."""
     with LiveRunner(sums_job(), tmp_path, 2, interval_s=0.2) as live:
 
         def during() -> None:
             live.send("readings", {"room": 1, "value": 5})
             live.await_written("alerts", 1)
-            # Nobody asks for its end before the second record is there.
+            # Nobody requests its end before the second record arrives.
             live.await_end()
             live.send("readings", {"room": 1, "value": 5})
 
@@ -373,7 +377,9 @@ def test_positions_and_rounds_are_on_disk(tmp_path: Path) -> None:
 
 
 def test_no_output_is_committed_before_the_next_run_finds_the_interval(tmp_path: Path) -> None:
-    """Its files are written when they are confirmed; if that fails, as where another run has taken over, all ends."""
+    """Its files are written when they are confirmed; if writing fails, for example because another run took
+    over, the interval fails.
+    """
     with LiveRunner(sums_job(), tmp_path, 2) as live:
 
         def confirm() -> None:
@@ -387,14 +393,14 @@ def test_no_output_is_committed_before_the_next_run_finds_the_interval(tmp_path:
         assert live.coordinator is not None
         assert isinstance(live.coordinator.error, FencedError)
         assert live.sinks["alerts"][0].finished == []
-    # Who goes on does the same again.
+    # The run that continues repeats the same work.
     with LiveRunner(sums_job(), tmp_path, 2) as live:
         live.send("readings", {"room": 1, "value": 5})
         assert emitted(live.run(), "alerts") == [(1, 5, 5)]
 
 
 def test_strangers_change_nothing(tmp_path: Path) -> None:
-    """Whoever connects to the coordinator and says something else than a task of the run is left alone."""
+    """The coordinator ignores connections that do not speak as a task of the run."""
     with LiveRunner(sums_job(), tmp_path, 2) as live:
         assert live.coordinator is not None
         place = live.coordinator.address

@@ -1,4 +1,6 @@
-"""While many records come, a slot waits for each reader that sends them, but not for long; else nothing waits."""
+"""Linger: while many records arrive, a slot waits briefly for the readers that send them; otherwise nothing
+waits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ READING = {*READERS, "0/settings", "2/readings"}
 
 
 class Waits(Inbox):
-    """An inbox to which nothing comes, and time passes while a slot waits."""
+    """An inbox that receives nothing; time passes while a slot waits."""
 
     def __init__(self, now: list[float]) -> None:
         super().__init__(Intake(1 << 20), INTERVAL)
@@ -50,7 +52,9 @@ def test_few_records_wait_for_nothing(waits: Waits) -> None:
 
 
 def test_a_slot_waits_for_readers_of_many_records_until_some_time_after_its_last_round(waits: Waits) -> None:
-    """However long that round took; a reader of few records is not waited for."""
+    """The deadline counts from the last round, however long that took; readers with few records are not
+    waited for.
+    """
     linger = Linger()
     linger.begin()
     for reader in READERS:
@@ -71,7 +75,7 @@ def test_a_slot_waits_for_readers_of_many_records_until_some_time_after_its_last
 
 
 def test_it_ends_with_the_many_records(waits: Waits) -> None:
-    """After a while with fewer records nothing waits any more."""
+    """After a while with fewer records waiting stops."""
     linger = Linger()
     for reader in READERS:
         linger.note(reader, 100)
@@ -94,7 +98,7 @@ def _delivery(sender: str, interval: int = INTERVAL) -> Delivery:
 
 
 def test_the_wait_ends_when_the_last_of_the_senders_has_sent() -> None:
-    """What comes of others, or for the next interval, does not end it."""
+    """Records of other readers, or for the next interval, do not end it."""
     inbox = Inbox(Intake(1 << 20), INTERVAL)
     inbox.put(_delivery(READERS[0]))
     inbox.put(_delivery(READERS[1], INTERVAL + 1))

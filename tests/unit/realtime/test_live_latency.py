@@ -1,4 +1,6 @@
-"""Latency in real time: each output of a job is measured, from the time of its record to its sink."""
+"""Latency in real time: each output of a job is measured from the time of its record to its arrival at the
+sink.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ ECHO = dt.timedelta(seconds=1)
 
 
 class OldRecords(MemoryLog):
-    """A log whose records say that they were written five seconds ago."""
+    """A log whose records carry a write time of five seconds ago."""
 
     def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
         for chunk in super()._read_split(split, record_type):
@@ -41,7 +43,7 @@ class OldRecords(MemoryLog):
 
 
 def measured(reports: Any) -> TaskMeasurements:
-    """What the driver makes of the reports of tasks."""
+    """Return the driver's metrics from the reports of tasks."""
     found = TaskMeasurements()
     for kind, name, partition, total, body in reports:
         found.add(SimpleNamespace(kind=kind, name=name, partition=partition, total=total, body=body))
@@ -54,7 +56,7 @@ def outputs_of(outcome: BatchOutcome) -> dict[str, int]:
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_each_output_has_a_latency(tmp_path: Path, parallelism: int) -> None:
-    """At once at a sink that has its records at once, also behind a second step; at the commit at the other."""
+    """A sink that publishes at once is measured at once, also after a second step; the other one at the commit."""
     with LiveRunner(sums_job(), tmp_path, parallelism) as live:
         live.sinks["counts"][0].exactly_once = False
 
@@ -80,7 +82,9 @@ def test_each_output_has_a_latency(tmp_path: Path, parallelism: int) -> None:
 
 
 def test_latency_counts_from_the_time_of_the_record(tmp_path: Path) -> None:
-    """Which is that of the source, if it knows one, however soon it was read. What was lost in a crash counts again."""
+    """The source's time counts where it has one, however soon the record was read. After a crash the record
+    counts again.
+    """
     live = LiveRunner(sums_job(), tmp_path, 2)
     live.logs["readings"] = OldRecords()
     live.sinks["alerts"][0].exactly_once = False
@@ -103,7 +107,7 @@ class Word:
 
 
 class Echo(ps.ProcessFunction):
-    """Says a word again at its time."""
+    """Emits a word again at its time."""
 
     def process_record(self, word: Word, ctx: ps.Context) -> None:
         ctx.timers.register(word.at, word.text)
@@ -113,7 +117,9 @@ class Echo(ps.ProcessFunction):
 
 
 def test_what_only_a_timer_causes_counts_from_its_time(tmp_path: Path) -> None:
-    """Not from the record that has set it, also behind a second step; repeated, too."""
+    """Latency counts from the timer's time, not from the record that set it; also after a second step and in
+    repeats.
+    """
     job = ps.Job("echoes", key_groups=4)
     echoes = job.data_stream("words", schema=Word).key_by("text").process("echo", Echo(), output=Word)
     echoes.key_by("text").count("counted").sink_to("counts")
@@ -138,7 +144,7 @@ def test_what_only_a_timer_causes_counts_from_its_time(tmp_path: Path) -> None:
 
 
 def test_what_has_no_cause_has_no_latency() -> None:
-    """And dead letters have none; the time that sinks took counts for all."""
+    """Dead letters have no latency either; the time that sinks took is counted for all output."""
     sinks: Any = {
         "out": (MemorySink(exactly_once=False), None, None),
         "dead-letters": (MemorySink(), None, None),
@@ -160,7 +166,7 @@ def test_what_has_no_cause_has_no_latency() -> None:
 
 
 def test_much_output_that_is_not_visible_yet_takes_little_room() -> None:
-    """However many rounds it comes from."""
+    """This holds for any number of rounds."""
     sinks: Any = {"out": (MemorySink(), None, None)}
     plan: Any = None
     meter = IntervalMeter(Writer(plan, sinks, "lineage"), 0)
@@ -175,7 +181,7 @@ def test_much_output_that_is_not_visible_yet_takes_little_room() -> None:
 
 
 def test_phases_are_those_of_the_busiest_slot() -> None:
-    """What is left of the interval is waiting; the end and the commit are known by the driver."""
+    """The rest of the interval is waiting time; the driver measures the end and the commit."""
     slots = [SlotTime(0.5, 1.0, 0.25, 0.0), SlotTime(0.1, 0.2, 0.1, 0.1)]
     found = interval_phases(5.0, 105.0, slots, IntervalEnd(104.5, 104.75))
     assert found == {

@@ -1,4 +1,4 @@
-"""Where a sink locks what it writes, an interval stores its state before records of the next one wait for the locks."""
+"""Locking sinks: an interval stores its state before records of the next one wait for the sink's locks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counts_job() -> ps.Job:
 def test_what_an_interval_stores_is_not_behind_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
 ) -> None:
-    """Elsewhere it is done beside the rounds of the next interval."""
+    """With other sinks, storing runs alongside the rounds of the next interval."""
     left: list[int] = []
     live = SlotRounds.live
 

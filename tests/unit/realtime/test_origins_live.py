@@ -1,4 +1,4 @@
-"""Origins in real time: what is written again after a crash has the names that it had before."""
+"""Origins in real time: output that is written again after a crash has the same origins as before."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Alert:
 
 
 class Sum(ps.ProcessFunction):
-    """Emits the sum of a sensor, twice for odd values and not for zeros."""
+    """Emits the sum of a sensor: twice for odd values, not at all for zeros."""
 
     side_outputs = {"large": Alert}
     total = ps.ValueState(int)
@@ -60,7 +60,7 @@ class Sum(ps.ProcessFunction):
 
 
 class Columns(ps.ProcessFunction):
-    """Emits values, odd ones twice and zeros not at all; a batch with a five fails, until that is alone."""
+    """Emits values: odd ones twice, zeros not at all; a batch with a five fails until the five stands alone."""
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> Any:
         values = np.asarray(records.column("value"))
@@ -76,7 +76,7 @@ def times_emitted(values: Any) -> Any:
 
 
 def twice(reading: Reading) -> list[Reading]:
-    """Records with the same offset: one sensor twice, and another in between."""
+    """Return records with the same offset: one sensor twice, and another in between."""
     return [reading, Reading(reading.sensor + 100, reading.value), reading]
 
 
@@ -91,7 +91,7 @@ def sums_job(function: ps.ProcessFunction) -> ps.Job:
 
 
 def fold(readings: list[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
-    """What each sensor must have: numbers and sums, as `Sum` emits them."""
+    """Return the expected numbers and sums of each sensor, as `Sum` emits them."""
     totals: dict[int, int] = {}
     found: dict[int, list[tuple[int, int]]] = {}
     for sensor, value in readings:
@@ -103,7 +103,7 @@ def fold(readings: list[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
 
 
 def fold_of_columns(readings: list[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
-    """The same, as `Columns` emits them."""
+    """Return the expected output of each sensor, as `Columns` emits it."""
     found: dict[int, list[tuple[int, int]]] = {}
     for sensor, value in readings:
         for one in (sensor, sensor + 100, sensor):
@@ -113,7 +113,7 @@ def fold_of_columns(readings: list[tuple[int, int]]) -> dict[int, list[tuple[int
 
 
 class Topic(MemorySink):
-    """Has every message with its origin as soon as a task writes it, whatever becomes of the task."""
+    """Receives every message with its origin as soon as a task writes it, whatever happens to the task."""
 
     def __init__(self) -> None:
         super().__init__(exactly_once=False)
@@ -128,7 +128,7 @@ class Topic(MemorySink):
 
 
 class TopicTask(RejectingTask):
-    """Writes to a topic at once."""
+    """A task's writer that publishes at once."""
 
     def __init__(self, topic: Topic, context: TaskContext, record_type: RecordType) -> None:
         super().__init__()
@@ -149,11 +149,11 @@ class TopicTask(RejectingTask):
         return b""
 
     def abort(self) -> None:
-        """Nothing that was written can be taken back."""
+        """Do nothing: what was written cannot be taken back."""
 
 
 def runner(job: ps.Job, folder: Path, parallelism: int) -> LiveRunner:
-    """A runner whose sinks are topics."""
+    """Return a runner whose sinks are topics."""
     live = LiveRunner(job, folder, parallelism)
     names = frozenset(node.name for node in job.graph.sinks())
     live.change_plan(keyed_sinks=names, origin_sinks=names)
@@ -163,7 +163,7 @@ def runner(job: ps.Job, folder: Path, parallelism: int) -> LiveRunner:
 
 
 def kept_by_numbers(messages: list[tuple[str, Any]]) -> list[Any]:
-    """What is left for a reader who keeps the largest numbers of each place."""
+    """Return what a reader sees that keeps only the largest number of each place."""
     newest: dict[str, tuple[int, ...]] = {}
     kept = []
     for origin, record in messages:
@@ -176,7 +176,7 @@ def kept_by_numbers(messages: list[tuple[str, Any]]) -> list[Any]:
 
 
 def kept_by_names(messages: list[tuple[str, Any]]) -> list[Any]:
-    """What is left for a reader who keeps all origins."""
+    """Return what a reader sees that drops origins it has seen."""
     known: dict[str, Any] = {}
     for origin, record in messages:
         known.setdefault(origin, record)
@@ -194,7 +194,7 @@ def by_sensor(alerts: list[Any]) -> dict[int, list[tuple[int, int]]]:
     "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(2, 6))]
 )
 def test_a_reader_leaves_out_what_is_written_again(tmp_path: Path, seed: int) -> None:
-    """Whether an interval is repeated, or begins anew with other rounds: each record of the fold is there once."""
+    """Whether an interval is repeated, or restarted with other rounds, each expected record is there once."""
     made = random.Random(seed)
     function, expected_of = ((Sum, fold), (Columns, fold_of_columns))[seed % 2]
     live = runner(sums_job(function()), tmp_path, made.randint(1, 3))
@@ -235,7 +235,7 @@ def test_a_reader_leaves_out_what_is_written_again(tmp_path: Path, seed: int) ->
 
 
 def test_what_a_command_emits_is_known_again(tmp_path: Path) -> None:
-    """For each key that it reaches, whichever engine has that."""
+    """This holds for each key that the command reaches, whichever engine has it."""
     live = runner(sums_job(Sum()), tmp_path, 2)
     with live:
         live.send("readings", *({"sensor": sensor, "value": 2} for sensor in range(9)))

@@ -1,4 +1,4 @@
-"""The benchmark of readings that come one by one, in its small form: the commands are those of the fold."""
+"""The benchmark of single readings at small scale: its commands are those that the model expects."""
 
 from __future__ import annotations
 

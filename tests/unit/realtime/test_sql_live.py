@@ -1,4 +1,4 @@
-"""Statements in SQL in real time: the results of the rounds are those that DuckDB gives for the whole input."""
+"""SQL statements in real time: the results of the rounds equal DuckDB's for the whole input."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def check(case: Case, folder: Path, parts: int) -> None:
     assert not outcome.dead_letters
     found = rows_of(outcome.outputs[sink.name], sink.upsert_key)
     without, with_last = expected(case), expected(case, with_last=True)
-    # The last record moves the watermark on; its own results may still wait for one.
+    # The last record advances the watermark; its own results may still wait for a later one.
     assert found
     assert not (without & with_last) - found
     assert not found - with_last
 
 
-# One of each kind of step; `make chaos` has all.
+# One step of each kind; `make chaos` covers all.
 SOME = (
     "a parameter", "a union of two streams", "windows", "sessions", "windows of windows", "groups of groups",
     "first rows with their rank", "newest rows", "rows before", "a left interval join", "the version of a time",

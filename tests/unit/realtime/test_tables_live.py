@@ -1,4 +1,4 @@
-"""Tables in real time: through random crashes, they have the rows of a batch after each interval."""
+"""Tables in real time: through random crashes, they have the rows of a batch query after each interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVENTS: Final = ("nothing", "lost commit", "failing sink", "lost task", "new wor
 
 
 def cars_job() -> ps.Job:
-    """Totals of totals, first rows, and rows with aggregates of those before."""
+    """Return a job with totals of totals, first rows, and rows with running aggregates."""
     job = ps.Job("cars", key_groups=8)
     cars = job.data_stream(
         "cars", schema="id INT, town INT, price INT, op STRING", changelog=ps.Upserts("id", kind="op")
@@ -41,7 +41,7 @@ def cars_job() -> ps.Job:
 
 
 class Lives:
-    """A job that lives through intervals, with a random event before each."""
+    """A job that runs intervals, with a random failure before each."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._random: Final = random.Random(seed)
@@ -52,14 +52,14 @@ class Lives:
         self.happened: Final[list[str]] = []
 
     def run(self, intervals: int) -> None:
-        """Live through some intervals, of which the last ones let all prices out."""
+        """Run some intervals, the last of which release all prices."""
         with self.live:
             for _ in range(intervals):
                 event = self._random.choice(EVENTS)
                 self.happened.append(event)
                 self._happen(event)
                 self._commit(self._send)
-                # An interval that is repeated reads no more than it did.
+                # A repeated interval reads exactly what it read before.
                 self._commit(lambda: None)
                 self.check_tables()
             self._commit(lambda: self._price(100, 0, 1_000_000))
@@ -103,7 +103,7 @@ class Lives:
             outcome = self.live.run(during)
         except ExceptionGroup:
             return
-        # A sink that gets nothing does not fail.
+        # A sink without output does not fail.
         assert sink is not None
         assert outcome.output(sink) == []
         self._take(outcome)
@@ -117,7 +117,7 @@ class Lives:
         assert outcome.dead_letters == []
 
     def check_tables(self) -> None:
-        """Compare the tables of cars with those of a batch."""
+        """Compare the tables of cars with those of a batch query."""
         towns: dict[int, list[tuple[int, int]]] = {}
         for number, (town, price) in self.cars.items():
             towns.setdefault(town, []).append((price, number))
@@ -133,7 +133,7 @@ class Lives:
         assert self._table("top") == Counter(first), self.happened
 
     def check_prices(self) -> None:
-        """Compare the sums with those of a batch: each price once, in the order of its time."""
+        """Compare the sums with those of a batch query: each price once, in the order of its time."""
         found = sorted(
             (one.town, one.at, one.price, one.sum) for one in self.outputs["over"] if one.town < 100
         )
@@ -165,12 +165,12 @@ def check(folder: Path, seed: int, intervals: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_tables_through_random_crashes(tmp_path: Path, seed: int) -> None:
-    """Each change is there once, and no row is taken away that is not there."""
+    """Each change arrives once, and only existing rows are removed."""
     check(tmp_path, seed, 4)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_tables_through_many_random_crashes(tmp_path: Path, seed: int) -> None:
-    """As above, 100 schedules of ten intervals."""
+    """The same for 100 schedules of ten intervals."""
     check(tmp_path, seed, 10)

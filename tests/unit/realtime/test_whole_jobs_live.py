@@ -1,4 +1,4 @@
-"""Timers, windows, commands and held data in real time: what leaves a job is what micro-batches would give."""
+"""Timers, windows, commands and held data in real time: a job's output equals that in micro-batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUMBERS = [("a", 1), ("b", 2)]
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_windows_fire_as_the_watermark_passes(tmp_path: Path, parallelism: int) -> None:
-    """Within the interval, in both of two window steps, whichever task has the key."""
+    """They fire within the interval, in both window steps, whichever task has the key."""
     with LiveRunner(windows_job(), tmp_path, parallelism) as live:
 
         def during() -> None:
@@ -56,7 +56,7 @@ def test_windows_fire_as_the_watermark_passes(tmp_path: Path, parallelism: int) 
         outcome = live.run(during)
     found = sorted((one.user, one.start, one.total) for one in outcome.outputs["totals"])
     assert found == [(user, start, 10 * n) for user, n in NUMBERS for start in range(0, 40_000, 10_000)]
-    # No result of the first step is late in the second: its watermark comes after its records.
+    # No result of the first step is late in the second: its watermark follows its records.
     assert sorted((one.user, one.value) for one in outcome.outputs["twice"]) == [
         ("a", 20.0),
         ("a", 20.0),
@@ -66,7 +66,7 @@ def test_windows_fire_as_the_watermark_passes(tmp_path: Path, parallelism: int) 
 
 
 class Remind(ps.ProcessFunction):
-    """Emits the count of a key 50 ms after each of its pings; what is sent with a command is added."""
+    """Emits the count of a key 50 ms after each of its pings; a command's value is added."""
 
     count = ps.ValueState(int)
     more = ps.Setting(int, 0)
@@ -92,7 +92,7 @@ def command(kind: str, payload: Any = None) -> bytes:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
-    """A timer fires within the interval in which it was set, and a setting holds from the moment on that it comes."""
+    """A timer fires within the interval in which it was set, and a setting takes effect as soon as it arrives."""
     with LiveRunner(pings_job(), tmp_path, parallelism) as live:
         emitted = 10
 
@@ -113,7 +113,7 @@ def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
             [*((key, 1) for key in range(10)), *((1, n) for n in range(2, pings)), (1, 100 + pings)]
         )
         assert [receipt.status for receipt in outcome.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
-        # It is in the state of all slots, also of a worker that has none in memory.
+        # The setting is in the state of all slots, also on workers with cold caches.
         live.forget()
 
         def ping() -> None:
@@ -126,7 +126,7 @@ def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_data_of_a_paused_step_waits(tmp_path: Path, parallelism: int) -> None:
-    """By key group, so that it can be rescaled, until the step continues in a later interval."""
+    """It is held by key group, so that it can be rescaled, until the step resumes in a later interval."""
     with LiveRunner(pings_job(), tmp_path, parallelism) as live:
         live.run(lambda: live.send("commands", command("pause")))
         assert (
@@ -169,7 +169,7 @@ class Metronome(ps.ProcessFunction):
 
 
 def test_timers_rest_when_their_level_has_ended_its_interval(tmp_path: Path) -> None:
-    """What they emit belongs to the next interval; none of it is lost on the way to the next step."""
+    """Their output belongs to the next interval, and none of it is lost on the way to the next step."""
     job = ps.Job("ticks", key_groups=8)
     ticks = job.data_stream("pings", schema=Reading).key_by("room").process("ticks", Metronome(), output=Tick)
     ticks.sink_to("ticks")

@@ -1,4 +1,4 @@
-"""Streams of visits and the words that steps make of them, to look at the event times that these have."""
+"""Streams of visits and the words that steps emit for them, to check their event times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Word:
 
 @dataclass
 class Seen:
-    """What a step behind has seen: the word, and when it counts."""
+    """What a later step has seen: the word and its event time."""
 
     key: str
     text: str
@@ -45,7 +45,7 @@ class Seen:
 
 
 class Look(ps.ProcessFunction):
-    """Tells the event time of what comes."""
+    """Emits the event time of each record."""
 
     def process_record(self, record: Any, ctx: ps.Context) -> Iterator[Seen]:
         yield Seen(record.key, record.text, ms_of(ctx.event_time))
@@ -61,23 +61,23 @@ class ToWord(ps.ProcessFunction):
 def visits_of(
     job: ps.Job, event_time: str = "at", bound: str = "0s", name: str = "visits"
 ) -> ps.DataStream[Visit]:
-    """A stream of visits with watermarks."""
+    """Return a stream of visits with watermarks."""
     strategy = None if event_time == ps.INGESTION_TIME else ps.Watermarks.bounded(bound)
     return job.data_stream(name, schema=Visit, event_time=event_time, watermarks=strategy)
 
 
 def words_of(stream: ps.DataStream[Visit]) -> ps.ProcessedStream:
-    """What a keyed step emits of visits: a word each, whose time is in none of its fields."""
+    """Return a keyed step's output for visits: a word each, with a time that is in none of its fields."""
     return stream.key_by("user").process("words", ToWord())
 
 
 def look(words: ps.DataStream, name: str = "look") -> None:
-    """Look at the times of words in a step behind, which goes to a sink of the same name."""
+    """Return a step that checks the times of words, with a sink of the same name."""
     words.key_by("key").process(name, Look()).sink_to(name)
 
 
 def count_windows(stream: ps.KeyedStream, name: str, size: str = "10ms") -> None:
-    """Count the records of tumbling windows, which goes to a sink of the same name."""
+    """Return counts of tumbling windows, with a sink of the same name."""
     stream.window(ps.TumblingWindows(size)).count(name).sink_to(name)
 
 
@@ -86,11 +86,11 @@ def run_visits(job: BatchRunner, *visits: Visit, ends: bool = False) -> BatchOut
 
 
 def times_of(outcome: BatchOutcome, sink: str = "look") -> list[tuple[str, int | None]]:
-    """The words that a step behind has seen, with their times; sorted."""
+    """Return the words that the later step has seen, with their times; sorted."""
     found = [(one.text, one.ms) for one in outcome.output(sink)]
     return sorted(found, key=lambda one: (one[0], one[1] is None, one[1]))
 
 
 def counts_of(outcome: BatchOutcome, sink: str) -> list[tuple[int | None, float]]:
-    """The windows that have fired: their starts and results."""
+    """Return the starts and results of the windows that have fired."""
     return [(ms_of(one.window_start), one.value) for one in outcome.output(sink)]

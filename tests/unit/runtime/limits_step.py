@@ -1,4 +1,4 @@
-"""A step that is steered in every way, and runs of it whose micro-batches are replayed."""
+"""A step with every kind of control, and runs of it whose micro-batches are replayed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Seen:
 
 
 class Limits(ps.ConnectedProcessFunction):
-    """Tells for each reading what it knows: its room's limit, the step's offset, the sum of the rules' factors."""
+    """Emits for each reading its room's limit, the step's offset, and the sum of the rules' factors."""
 
     side_outputs: ClassVar = {"heard": Rule}
     limit = ps.ValueState(int)
@@ -110,7 +110,7 @@ class Limits(ps.ConnectedProcessFunction):
 
 
 def limits_stream(job: ps.Job) -> ps.ProcessedStream:
-    """What the step emits of a stream of readings, under a broadcast stream of rules."""
+    """Return the step's output for a stream of readings, with a broadcast stream of rules."""
     readings = job.data_stream("readings", schema=TimedReading, event_time="at")
     rules = job.control_stream("rules", schema=Rule, effective_at="at", version="version")
     seen = readings.key_by("room").connect(rules.broadcast()).process("limits", Limits())
@@ -128,12 +128,12 @@ def limits_job(*, stamped: bool = False) -> ps.Job:
 def command(
     kind: str, payload: Any = None, *, to: str | None = "limits", key: Any = None, **more: Any
 ) -> bytes:
-    """A command to the step, or to another place: None is the job."""
+    """Return a command to the step, or to another target: None is the job."""
     return command_to(to, kind, payload, key=key, **more)
 
 
 class LimitsRun:
-    """A run of the step, each of whose micro-batches is replayed in another order and comes to the same bytes."""
+    """A run of the step; each micro-batch is replayed in another order, and must give the same bytes."""
 
     def __init__(self, *, parallelism: int = 3, stamped: bool = False) -> None:
         self.runner = BatchRunner(limits_job(stamped=stamped), parallelism=parallelism)
@@ -155,9 +155,9 @@ class LimitsRun:
         return run_and_replay(self.runner, inputs, seed=1)
 
     def read(self, rooms: Iterable[int], value: int = 1) -> BatchOutcome:
-        """A micro-batch with the same reading of some rooms."""
+        """Run a micro-batch with the same reading of some rooms."""
         return self.run(readings=[TimedReading(room, value) for room in rooms])
 
     def limits(self, *rooms: int) -> dict[int, int | None]:
-        """The limits of some rooms, which a reading below zero does not set."""
+        """Return the limits of some rooms; a reading below zero sees them without changing them."""
         return {seen.room: seen.limit for seen in self.read(rooms, -1).output("seen")}

@@ -1,4 +1,4 @@
-"""Commands to keys: which keys they reach, in which order they count, and which of them count at all."""
+"""Commands to keys: which keys they reach, in which order they apply, and which are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECOND = dt.timedelta(seconds=1)
 
 
 def test_a_command_reaches_one_or_some_keys() -> None:
-    """Whether they have data or not; keys that were never seen are keys too, unless it is for known keys alone."""
+    """The keys need not have data; unknown keys count too, unless the command is only for known keys."""
     run = LimitsRun()
     run.read(range(20))
     result = run.run(
@@ -34,7 +34,7 @@ def test_a_command_reaches_one_or_some_keys() -> None:
 
 
 def test_a_command_reaches_all_keys() -> None:
-    """Those that only a command has named too; the receipt counts them."""
+    """Keys known only from commands are included; the receipt counts them."""
     run = LimitsRun()
     run.read(range(20))
     run.run(command("set-limit", 6, key=99))
@@ -44,7 +44,7 @@ def test_a_command_reaches_all_keys() -> None:
 
 
 def test_a_key_that_is_seen_later_gets_what_all_got() -> None:
-    """The newest of each kind, in the order of their cuts; not of kinds that are only for keys that are there."""
+    """It gets the newest of each kind, in the order of their cuts, except kinds only for existing keys."""
     run = LimitsRun()
     run.run(
         command("set-limit", 8, key="*"), command("set", {"limit": 9}, key="*"), command("once", 1, key="*")
@@ -55,7 +55,7 @@ def test_a_key_that_is_seen_later_gets_what_all_got() -> None:
 
 
 def test_an_id_counts_once() -> None:
-    """Whatever is sent under it; a duplicate has no second receipt, also not in a later micro-batch."""
+    """The payload does not matter; a duplicate has no second receipt, not even in a later micro-batch."""
     run = LimitsRun()
     first = run.run(
         command("set-limit", 5, key=1, id="a", version=3), command("set-limit", 6, key=1, id="a", version=4)
@@ -66,7 +66,7 @@ def test_an_id_counts_once() -> None:
 
 
 def test_versions_do_not_go_back() -> None:
-    """Those of a key alone, and those of all keys for keys that come later."""
+    """This covers versions for one key, and those for all keys applied to later keys."""
     run = LimitsRun()
     first = run.run(
         command("set-limit", 5, key=1, id="a", version=3),
@@ -83,7 +83,7 @@ def test_versions_do_not_go_back() -> None:
 
 
 def test_an_expired_command_is_rejected() -> None:
-    """By the time of the micro-batch, which a replay has too."""
+    """The time of the micro-batch decides, which is the same in a replay."""
     result = LimitsRun().run(
         command("set-limit", 5, key=1, id="late", expires_at=(NOW - SECOND).isoformat()),
         command("set-limit", 5, key=1, id="early", expires_at=(NOW + SECOND).isoformat()),
@@ -92,7 +92,7 @@ def test_an_expired_command_is_rejected() -> None:
 
 
 def test_a_malformed_command_takes_its_id() -> None:
-    """For those behind it; the commands around it are applied."""
+    """Later commands with that id are duplicates; the commands around it are applied."""
     run = LimitsRun()
     result = run.run(
         command("set", {"limit": 1}, key=1, id="one"),
@@ -105,7 +105,7 @@ def test_a_malformed_command_takes_its_id() -> None:
 
 
 def test_a_malformed_command_is_a_duplicate_of_a_good_one_before_it() -> None:
-    """Which is applied."""
+    """The valid command is applied."""
     run = LimitsRun()
     result = run.run(command("set", {"limit": 4}, key=2, id="x"), b'{"id": "x", "kind": 5}')
     assert final_statuses(result) == {"x": "APPLIED"}
@@ -138,7 +138,7 @@ _HANDLED = st.builds(
 @examples(30)
 @given(st.lists(st.lists(st.one_of(_SETS, _HANDLED), max_size=8), max_size=4))
 def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[str, Any]]]) -> None:
-    """States, receipts and what the step then knows are the same without the short way."""
+    """States, receipts and the step's later behaviour are the same with and without the fast path."""
 
     def lived() -> tuple[list[Receipt], dict[Any, Any], dict[int, int | None]]:
         run = LimitsRun()

@@ -1,4 +1,4 @@
-"""Control at its edges: poison of every sort, what handlers may do where, and what keys, tasks and stamps agree on."""
+"""Edge cases of control: malformed input, limits of handlers, and agreement between keys, tasks and stamps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Judgement:
 
 
 class Judge(ps.ConnectedProcessFunction):
-    """Tells for each reading what it knows of the room."""
+    """Emits for each reading the room's state."""
 
     side_outputs: ClassVar = {"alarms": Reading}
     limit = ps.ValueState(int)
@@ -71,7 +71,7 @@ class Judge(ps.ConnectedProcessFunction):
 
 
 def judging(*, parallelism: int = 2, stamped: bool = False) -> JobHarness:
-    """The judge, with a second step behind it or with stamped judgements."""
+    """Return the step, with a second step after it or with stamped output."""
     job = ps.Job("rooms", key_groups=8)
     readings = job.data_stream("readings", schema=Reading)
     labels = job.control_stream("labels", schema=Label, version="number")
@@ -86,7 +86,7 @@ def judging(*, parallelism: int = 2, stamped: bool = False) -> JobHarness:
 
 
 def run_batch(run: JobHarness, *readings: Reading) -> BatchOutcome:
-    """A micro-batch of readings and of what was sent before, which comes to the same after a crash."""
+    """Run a micro-batch of readings and control records, with the same result after a crash."""
     run.send("readings", *readings)
     run.run_batch()
     outcome = run.crash()
@@ -117,7 +117,7 @@ POISON = {
 
 @pytest.mark.parametrize("poison", POISON)
 def test_poison_never_stops_the_job(poison: str) -> None:
-    """Whatever it would raise, it is refused, or its handler is to blame."""
+    """Whatever it would raise, it is refused, or its handler is blamed."""
     run = judging()
     run.send("commands", POISON[poison])
     assert run_batch(run).receipts[-1].status in ("REJECTED", "DEGRADED")
@@ -134,7 +134,7 @@ def test_poison_never_stops_the_job(poison: str) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_rejected(name: str, content: bytes | None, tmp_path: Path) -> None:
-    """Be it its name or what is in it."""
+    """The error may be in its name or its content."""
     place = name if name.startswith("~") else f"/{name}"
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_used_is_rejected(name: str, content: bytes | None
 
 
 class Shifting(ps.ProcessFunction):
-    """Has a setting, which may hold from an event time on."""
+    """Has a setting that may hold from an event time on."""
 
     offset = ps.Setting(int, 0)
 
@@ -156,7 +156,7 @@ class Shifting(ps.ProcessFunction):
 
 
 def test_an_effective_time_beyond_utc_is_rejected() -> None:
-    """It could not be compared with any other."""
+    """It could not be compared with other times."""
     job = ps.Job("timed", key_groups=8)
     timed = job.data_stream("readings", schema="room BIGINT, at TIMESTAMP", event_time="at")
     timed.key_by("room").process("shift", Shifting()).sink_to("shifted")
@@ -169,7 +169,7 @@ def test_an_effective_time_beyond_utc_is_rejected() -> None:
 
 
 def test_a_standing_command_may_use_a_side_output() -> None:
-    """Also when it reaches a key that came after it, for which nothing is emitted."""
+    """This works also when it reaches a later key, for which nothing is emitted."""
     run = judging()
     run.send_command("warn", "judge/*", 7)
     run_batch(run)
@@ -179,7 +179,7 @@ def test_a_standing_command_may_use_a_side_output() -> None:
 
 
 def test_a_key_that_a_command_names_first_gets_what_all_got() -> None:
-    """Before that command, in the same micro-batch."""
+    """It gets that before the command, in the same micro-batch."""
     run = judging()
     run.send_command("set", "judge/*", {"limit": 7})
     run.send_command("set", "judge/1", {"label": 3})
@@ -188,7 +188,7 @@ def test_a_key_that_a_command_names_first_gets_what_all_got() -> None:
 
 
 def test_settings_are_the_same_in_all_tasks_after_a_step_handler_raised_for_one_key() -> None:
-    """Also in those where it did not raise."""
+    """This includes the tasks where it did not raise."""
     run = judging(parallelism=3)
     rooms = [Reading(room) for room in range(6)]
     run_batch(run, *rooms)
@@ -198,7 +198,7 @@ def test_settings_are_the_same_in_all_tasks_after_a_step_handler_raised_for_one_
 
 
 def test_data_that_was_held_sees_the_keyed_controls_of_the_resuming_batch() -> None:
-    """All controls of a micro-batch come before any data, whenever that came."""
+    """All controls of a micro-batch come before any data, even held data."""
     run = judging()
     run.send_command("pause", "judge")
     assert run_batch(run, Reading(1)).output("judgements") == []
@@ -208,7 +208,7 @@ def test_data_that_was_held_sees_the_keyed_controls_of_the_resuming_batch() -> N
 
 
 def test_a_control_record_is_stamped_with_its_own_version_like_a_command() -> None:
-    """What a control makes is made under its own version."""
+    """A control record's output has the version of that record."""
     run = judging(stamped=True)
     run.send("labels", Label(1, 6), Label(1, 7))
     run_batch(run)
@@ -218,7 +218,7 @@ def test_a_control_record_is_stamped_with_its_own_version_like_a_command() -> No
 
 
 def test_a_trace_of_a_stamped_step_shows_users_settings_only() -> None:
-    """Not the version with which penstock stamps."""
+    """The version with which penstock stamps is hidden."""
     run = judging(stamped=True)
     run.send_command("trace")
     details = msgspec.json.decode(run_batch(run).receipts[-1].details)
@@ -226,7 +226,7 @@ def test_a_trace_of_a_stamped_step_shows_users_settings_only() -> None:
 
 
 def test_many_keys_in_one_command_take_linear_time() -> None:
-    """A command of a megabyte names some 150,000: eight times as many take no more than some eight times as long."""
+    """A one-megabyte command names some 150,000 keys: eight times as many take about eight times as long."""
 
     def seconds(count: int) -> float:
         run = judging()
@@ -240,7 +240,7 @@ def test_many_keys_in_one_command_take_linear_time() -> None:
 
 
 class Breaker(ps.ProcessFunction):
-    """Has handlers that raise or end in the middle of a loop over keys."""
+    """Has handlers that raise or return in the middle of a loop over keys."""
 
     seen = ps.ValueState(int)
     offset = ps.Setting(int, 0)
@@ -266,7 +266,7 @@ class Breaker(ps.ProcessFunction):
 
 @pytest.mark.parametrize(("kind", "rooms"), [("shift-behind-a-loop", range(6)), ("shift-and-raise", [1])])
 def test_settings_are_the_same_in_all_tasks(kind: str, rooms: Any) -> None:
-    """Behind a loop over keys, which may end otherwise in each task, they cannot be changed."""
+    """After a loop over keys, which may end differently in each task, they cannot be changed."""
     job = ps.Job("rooms", key_groups=8)
     job.data_stream("readings", schema=Reading).key_by("room").process("break", Breaker()).sink_to("offsets")
     run = JobHarness(job, parallelism=3)

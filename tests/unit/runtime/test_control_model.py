@@ -1,4 +1,4 @@
-"""Any interleaving, repetition, reordering and crash of commands and data: the same as the model in plain Python."""
+"""Commands and data under interleaving, repetition, reordering and crashes equal a model in plain Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Seen:
 
 
 class Step(ps.ProcessFunction):
-    """Tells what holds for each reading."""
+    """Emits the present state for each reading."""
 
     limit = ps.ValueState(int)
     label = ps.TemporalState(int)
@@ -69,7 +69,7 @@ def job() -> ps.Job:
 
 @dataclass
 class Sent:
-    """A command as the model knows it. `keys` None is all keys, () the step."""
+    """A command in the model. `keys` None is all keys, () the step."""
 
     id: str
     kind: str
@@ -96,7 +96,7 @@ Timeline = dict[int, int | None]
 
 @dataclass
 class Model:
-    """What should be: every key's own values, every id once, every version forward."""
+    """The model: each key's own values, every id once, versions only forward."""
 
     ids: set[str] = field(default_factory=set)
     versions: dict[tuple[str, Any], int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Model:
     to_all: list[Sent] = field(default_factory=list)
 
     def command(self, sent: Sent) -> str | None:
-        """The final status; None for a duplicate."""
+        """Return the final status; None for a duplicate."""
         if sent.id in self.ids:
             return None
         self.ids.add(sent.id)
@@ -149,7 +149,7 @@ class Model:
         return "applied"
 
     def _apply_standing(self, key: int) -> None:
-        """A key that was not seen before gets what all keys got."""
+        """Give a new key what all keys got."""
         if key not in self.keys:
             for sent in self.to_all:
                 self._apply(sent, key)
@@ -175,7 +175,7 @@ class Model:
 
 
 def as_of(timeline: Timeline, at: int) -> int | None:
-    """The temporal join, as plainly as can be."""
+    """Return the temporal join, in its simplest form."""
     found = [time for time in timeline if time <= at]
     return timeline[max(found)] if found else None
 
@@ -211,7 +211,9 @@ batches = st.lists(
 
 
 def inputs_of(sent: list[Sent], made: list[TimedReading], chance: random.Random) -> Any:
-    """The input of a micro-batch or round. Commands may come over several partitions; their places order them."""
+    """Return the input of a micro-batch or round. Commands may come over several partitions; their positions
+    order them.
+    """
     half = chance.randint(0, len(sent))
     commands = [
         (name, [s.encoded() for s in part]) for name, part in (("a", sent[:half]), ("b", sent[half:])) if part
@@ -220,7 +222,7 @@ def inputs_of(sent: list[Sent], made: list[TimedReading], chance: random.Random)
 
 
 def check_with_model(outcome: BatchOutcome, sent: list[Sent], made: list[TimedReading], model: Model) -> None:
-    """Commands end as in the model, and then each reading sees what it sees there."""
+    """Check that commands end as in the model, and each reading sees the model's values."""
     expected = [(s.id, status) for s in sent if (status := model.command(s)) is not None]
     finals = [(r.id, r.status) for r in outcome.receipts if r.status in FINAL]
     assert finals == expected
@@ -228,7 +230,7 @@ def check_with_model(outcome: BatchOutcome, sent: list[Sent], made: list[TimedRe
 
 
 def numbered(plan: Any) -> Iterator[tuple[list[Sent], list[TimedReading], bool]]:
-    """The batches of a plan with their readings."""
+    """Return the batches of a plan with their readings."""
     numbers = itertools.count()
     for sent, readings, crashes in plan:
         yield sent, [TimedReading(key, next(numbers), hour(at)) for key, at in readings], crashes
@@ -237,7 +239,9 @@ def numbered(plan: Any) -> Iterator[tuple[list[Sent], list[TimedReading], bool]]
 @given(batches, st.integers(1, 4), st.integers(0, 1000))
 @examples(60)
 def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: int, seed: int) -> None:
-    """Over any number of tasks; a micro-batch that crashes is run again, in another order, and gives the same bytes."""
+    """This holds over any number of tasks; a crashed micro-batch is replayed in another order, with the same
+    bytes.
+    """
     running, model, chance = BatchRunner(job(), parallelism=partitions), Model(), random.Random(seed)
     for sent, made, crashes in numbered(plan):
         inputs = inputs_of(sent, made, chance)
@@ -253,7 +257,7 @@ def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: i
 @given(batches, st.integers(1, 4), st.integers(0, 1000), st.integers(1, 3))
 @examples(40)
 def test_rounds_of_real_time_equal_the_model(plan: Any, partitions: int, seed: int, rounds: int) -> None:
-    """Each batch is a round; an interval of some rounds that crashes is run again, and gives the same bytes."""
+    """Each batch is a round; a crashed interval of several rounds is replayed, with the same bytes."""
     running, chance = BatchRunner(job(), parallelism=partitions, in_real_time=True), random.Random(seed)
     model, all_rounds = Model(), list(numbered(plan))
     for start in range(0, len(all_rounds), rounds):
@@ -272,7 +276,7 @@ def test_rounds_of_real_time_equal_the_model(plan: Any, partitions: int, seed: i
         if lost is not None:
             assert [(r.data, r.receipts) for r in lost] == [(r.data, r.receipts) for r in results]
             assert crashed.states == running.states
-            # New workers go on with what was stored.
+            # New workers continue from stored state.
             running = crashed.copy()
         for result, (sent, made, _) in zip(results, interval, strict=True):
             check_with_model(result, sent, made, model)

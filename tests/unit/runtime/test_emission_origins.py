@@ -1,4 +1,4 @@
-"""Names of emissions: the same however the records that cause them come, and no two alike."""
+"""Origins of emissions: independent of how records are grouped, and unique."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS = 4
 
 
 def emission(rows: list[tuple[int, int]], output: str = "", place: str = "in/00001") -> Emission:
-    """Records by their keys and the offsets of what has caused them."""
+    """Return records by their keys and the offsets of their causes."""
     keys = pa.array([key for key, _ in rows], pa.int64())
     batch = pa.RecordBatch.from_arrays([keys], names=["key"])
     offsets = pa.array([offset for _, offset in rows], pa.int64())
@@ -34,7 +34,7 @@ def names(emissions: list[Emission]) -> list[list[str]]:
 
 
 def test_a_name_has_the_key_group_the_cause_and_a_number() -> None:
-    """Numbers count what one record has caused in a key group, over emissions of one output."""
+    """Numbers count the emissions of one record in a key group, over emissions of one output."""
     first, second = emission([(0, 5), (1, 5), (4, 5), (0, 6)]), emission([(8, 6), (1, 6)])
     side, other = emission([(0, 5)], "side"), emission([(0, 5)], place="in/00002")
     unknown = Emission("late", first.batch, first.keys)
@@ -50,7 +50,7 @@ def test_a_name_has_the_key_group_the_cause_and_a_number() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_names_do_not_depend_on_what_comes_together(seed: int) -> None:
-    """All records in one round, each record in its own, or those of some key groups alone."""
+    """Records may come in one round, in one round each, or by key group."""
     made = random.Random(seed)
     rows = [
         (made.randrange(12), offset)

@@ -1,4 +1,6 @@
-"""Event time: whole jobs over micro-batches against plain Python. Watermarks, timers, ends, impossible times."""
+"""Event time in whole jobs over micro-batches, against plain Python: watermarks, timers, ends, impossible
+times.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from penstock.testing.batch_runner import NOW, BatchRunner
 
 @dataclass
 class Visit:
-    """A visit at a time, which asks for a timer so many milliseconds later."""
+    """A visit at a time, which requests a timer some milliseconds later."""
 
     key: str
     at: int | None
@@ -46,7 +48,7 @@ class Told:
 
 
 class Visits(ps.ProcessFunction):
-    """Registers timers by event time, and tells what it sees of time."""
+    """Registers event-time timers, and emits the watermark that it sees."""
 
     def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Told]:
         if visit.timer is not None:
@@ -64,7 +66,7 @@ class Visits(ps.ProcessFunction):
 
 
 class Seen(ps.ProcessFunction):
-    """A step behind another one."""
+    """A step after another one."""
 
     def process_record(self, told: Told, ctx: ps.Context) -> Iterator[Told]:
         ctx.timers.register(EPOCH + told.at * MILLISECOND, domain="event")
@@ -98,7 +100,9 @@ def told_by(job: BatchRunner, *visits: Visit, ends: bool = False) -> list[tuple[
 
 
 def test_the_watermark_moves_behind_the_records_of_a_micro_batch() -> None:
-    """It is so far behind the newest as was said, and one millisecond more, since others of that time may come."""
+    """It trails the newest record by the declared delay plus one millisecond, since others of that time may
+    come.
+    """
     job = job_of()
     assert told_by(job, Visit("a", 100), Visit("a", 50)) == [
         ("came at watermark None", 100),
@@ -110,7 +114,9 @@ def test_the_watermark_moves_behind_the_records_of_a_micro_batch() -> None:
 
 
 def test_timers_fire_when_the_watermark_reaches_them() -> None:
-    """Also one whose time has come when it is registered, and one that another registers; each once."""
+    """This includes timers already due when they are registered, and those set by other timers; each fires
+    once.
+    """
     job = job_of()
     told_by(job, Visit("a", 100, 39))
     assert told_by(job, Visit("a", 149)) == [("came at watermark 89", 149)]
@@ -140,7 +146,7 @@ def test_at_the_end_all_timers_fire_and_time_goes_on_in_a_later_run() -> None:
 
 
 def test_the_partition_of_a_topic_that_is_furthest_behind_counts() -> None:
-    """One from which nothing came yet holds time, until it is idle."""
+    """A partition without records yet holds time back, until it is idle."""
     job = job_of(ps.Watermarks.bounded("0s").with_idleness("1m"), topic=("0", "1"))
     job.run({"visits": [("0", [Visit("a", 100)])]})
     assert told_by_topic(job, "0", Visit("a", 200)) == "came at watermark None"
@@ -157,7 +163,7 @@ def times_of(result: BatchOutcome) -> dict[str, set[StepTime]]:
 
 
 def test_each_step_tells_how_far_it_is_and_what_holds_it() -> None:
-    """In each micro-batch, whether time has moved or not; when all are idle nothing holds it, but the step in front."""
+    """It reports in each micro-batch; when all inputs are idle, only an earlier step can hold it back."""
     job = job_of(ps.Watermarks.bounded("0s").with_idleness("1m"), topic=("0", "1"))
     result = job.run({"visits": [("0", [Visit("a", 100)])]})
     assert times_of(result) == {"first": {StepTime(None, "visits/1")}, "second": {StepTime(None, "first")}}
@@ -189,7 +195,7 @@ def test_an_input_falls_idle_while_nothing_comes() -> None:
 
 
 def test_ingestion_time_is_that_of_the_micro_batch() -> None:
-    """It continues while nothing comes, as the clock does."""
+    """It advances without input, as the clock does."""
     job = job_of(event_time=ps.INGESTION_TIME)
     now = ms_of(NOW)
     assert now is not None
@@ -201,7 +207,7 @@ def test_ingestion_time_is_that_of_the_micro_batch() -> None:
 
 
 def test_records_without_a_time_or_from_far_ahead_are_dead_letters() -> None:
-    """They move no watermark; a time before 1970 is a time."""
+    """They do not move the watermark; times before 1970 are valid."""
     job = job_of(ps.Watermarks.monotonous().with_max_ahead("1h"))
     now = ms_of(NOW)
     assert now is not None
@@ -220,7 +226,7 @@ def test_records_without_a_time_or_from_far_ahead_are_dead_letters() -> None:
 
 
 class UpToMarkers(ps.WatermarkGenerator):
-    """Watermarks by marks in the stream, and one behind each part."""
+    """A watermark generator that uses marker records, and one at the end of each part."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -241,7 +247,7 @@ def test_a_generator_of_your_own_tells_watermarks() -> None:
 
 
 def test_a_generator_sees_all_that_a_task_reads_of_a_partition() -> None:
-    """In order, in however many chunks it comes; and is asked once what all of it tells."""
+    """Records come in order, in any number of chunks; afterwards the generator is asked once for a watermark."""
     job = ps.Job("j", key_groups=1)
     visits = job.data_stream(
         "visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.custom(UpToMarkers)
@@ -285,7 +291,7 @@ def test_watermarks_follow_from_a_field(event_time: str | None) -> None:
 
 
 def test_a_paused_step_stands_still_and_then_catches_up() -> None:
-    """What waits is not late, however far its inputs have gone on."""
+    """Held records are not late, however far its inputs have advanced."""
     job = job_of()
     told_by(job, Visit("a", 100, 10))
     pause = commands(command_to("first", "pause"))
@@ -311,7 +317,7 @@ VISITS = st.builds(
 @examples(20)
 @given(st.lists(st.tuples(st.lists(VISITS, max_size=5), st.booleans()), max_size=8), st.integers(1, 4))
 def test_every_timer_fires_once_at_its_watermark(batches: Any, partitions: int) -> None:
-    """Against plain Python, with any number of tasks, and alike in a replay."""
+    """Any number of tasks gives the result of plain Python, and so does a replay."""
     job = job_of(partitions=partitions)
     waiting: set[tuple[int, str]] = set()
     watermark: int | None = None

@@ -1,4 +1,4 @@
-"""Gathered rows: a slot has all of its rows in order, and no more than a bound of them in memory."""
+"""Gathered rows: a slot gets all of its rows in order, with a bounded part of them in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def row(group: int, body: bytes, destination: str = "step", offset: int = 0) -> 
 
 @pytest.mark.parametrize("max_bytes", [0, 20, 1 << 20])
 def test_rows_are_in_order_wherever_they_are(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> None:
-    """Those that differ in their bodies alone, too."""
+    """This includes rows that differ only in their bodies."""
     monkeypatch.setattr(gathered_rows, "_MAX_BYTES", max_bytes)
     rows = [
         row(group, body, destination)
@@ -47,7 +47,7 @@ def test_rows_are_in_order_wherever_they_are(monkeypatch: pytest.MonkeyPatch, ma
 
 
 def test_pieces_are_of_whole_key_groups() -> None:
-    """So that what comes of all pieces is what comes of all rows at once."""
+    """So processing by pieces equals processing all rows at once."""
     rows = [row(group, bytes(size)) for group, size in ((0, 4), (0, 4), (1, 1), (2, 9), (2, 9), (3, 1))]
     pieces = [[one.key_group for one in piece] for piece in pieces_of_groups(rows, 8)]
     assert pieces == [[0, 0], [1, 2, 2], [3]]
@@ -67,7 +67,7 @@ class Length:
 
 
 class Total(ps.ProcessFunction):
-    """The characters of a page so far."""
+    """The number of characters of a page so far."""
 
     total = ps.ValueState(int)
 
@@ -85,7 +85,7 @@ def total_job() -> ps.Job:
 
 
 class OneSlot:
-    """Where the states of a slot are."""
+    """Holds the states of a slot."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Any] = {}
@@ -95,7 +95,7 @@ class OneSlot:
 
 
 def test_a_slot_holds_a_bound_of_rows_in_memory() -> None:
-    """However many there are: 192 MiB of rows that pass take less than half of that."""
+    """192 MiB of rows need less than half of that in memory."""
 
     def rows() -> Iterator[PackedRow]:
         for number in range(192):
@@ -114,7 +114,7 @@ def test_a_slot_holds_a_bound_of_rows_in_memory() -> None:
 
 
 def test_a_job_does_the_same_with_rows_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with data that waited for a paused step, which is stored in several parts then."""
+    """This includes data held for a paused step, which is then stored in several parts."""
     outputs = []
     for max_bytes in (64 * MIB, 0):
         monkeypatch.setattr(gathered_rows, "_MAX_BYTES", max_bytes)

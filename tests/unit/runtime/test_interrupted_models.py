@@ -1,6 +1,6 @@
-"""Models that learn, are dumped, and continue from the dump elsewhere with the same weights and scores.
+"""Models that learn, are dumped, and continue elsewhere from the dump, with the same weights and scores.
 
-For learners of penstock, of River and of scikit-learn, in both forms of a function, as files of any format.
+This covers learners of penstock, River and scikit-learn, in both forms of a function, in any file format.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def job_of(form: Any, learner: Any, key_groups: int) -> ps.Job:
 
 @dataclass
 class Part:
-    """Micro-batches that one run of the job processes before it is dumped, and how it runs."""
+    """Micro-batches of one run of the job before it is dumped, and the run's settings."""
 
     batches: list[list[Viewing]]
     form: Any
@@ -102,7 +102,7 @@ class Part:
 
 
 def ran(learner: Any, parts: list[Part]) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """The scores of each title, and what it has learned in the end; each run starts from the dump of the last."""
+    """Return the scores of each title, and the final learned state; each run starts from the previous dump."""
     scores: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, part in enumerate(parts):
@@ -119,7 +119,7 @@ def ran(learner: Any, parts: list[Part]) -> tuple[dict[str, list[float]], dict[s
     return scores, {row["key"]: repr(row["value"]) for row in rows}
 
 
-# Such numbers bring out every digit.
+# Such numbers use every digit.
 NUMBERS = st.integers(0, 999).map(lambda number: number / 997)
 VIEWINGS = st.builds(Viewing, st.sampled_from("aaabc"), NUMBERS, NUMBERS, NUMBERS, st.booleans())
 PARTS = st.builds(
@@ -137,7 +137,7 @@ PARTS = st.builds(
 @given(parts=st.lists(PARTS, min_size=1, max_size=3))
 @examples(9)
 def test_nothing_tells_that_a_model_was_interrupted(name: str, parts: list[Part]) -> None:
-    """To the bit: the scores of all records, and the weights in the end."""
+    """The scores of all records and the final weights are equal to the bit."""
     learner = LEARNERS[name]()
     whole = [viewing for part in parts for batch in part.batches for viewing in batch]
     expected = ran(learner, [Part([whole], ByRecord, 1, 4, "jsonl", False)])
@@ -146,7 +146,7 @@ def test_nothing_tells_that_a_model_was_interrupted(name: str, parts: list[Part]
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_both_forms_give_the_same_for_many_records(name: str) -> None:
-    """In one micro-batch or in many, over enough records for models to settle and to grow."""
+    """One or many micro-batches have enough records for models to converge and to grow."""
     random = np.random.default_rng(5)
     rows = zip(
         random.choice(list("abcd"), 240).tolist(),
@@ -174,7 +174,9 @@ def test_both_forms_give_the_same_for_many_records(name: str) -> None:
 
 @pytest.mark.parametrize("form", [ByRecord, ByBatch])
 def test_weights_are_set_by_commands_and_broken_ones_hurt_their_key_alone(form: Any) -> None:
-    """A number that a person sets counts at once; a document that cannot be read makes dead letters that say why."""
+    """A number that a user sets takes effect at once; an unreadable document makes dead letters with the
+    reason.
+    """
     learner = ps.River(linear_model.LinearRegression(intercept_lr=0.0), "bitrate", target="rating")
     runner = BatchRunner(job_of(form, learner, 4))
     viewings = [Viewing(title, 0.5, 0.0, 0.0, False) for title in "ab"]

@@ -97,7 +97,7 @@ def key_of(record: object) -> int:
 
 
 def test_blocks_carry_what_the_step_needs() -> None:
-    """A computed key and raw bytes travel; a key that is a field does not travel twice."""
+    """A computed key and raw bytes are included; a key that is a field is not sent twice."""
     job = ps.Job("job")
     readings = job.data_stream("readings", schema=SCHEMA)
     by_field = readings.filter(bool).key_by("id").process("by-field", Pass(), output=SCHEMA)
@@ -118,7 +118,7 @@ def test_blocks_carry_what_the_step_needs() -> None:
 
 
 def test_keys_travel_only_to_sinks_that_want_them() -> None:
-    """Emitted records carry their keys when a sink behind them, also behind transforms, wants keys."""
+    """They do so when a later sink wants keys, also after transforms."""
     job = ps.Job("job")
     step = job.data_stream("readings", schema=SCHEMA).key_by("id").process("s", Pass(), output=SCHEMA)
     step.sink_to("plain")
@@ -150,7 +150,7 @@ def test_a_key_of_emitted_records_has_the_type_of_the_step() -> None:
 
 @pytest.mark.parametrize("pair", [(("a", "b"), ("a.b", "")), (("a", ""), ("a", "x"))])
 def test_destinations_of_outputs_differ(pair: tuple[tuple[str, str], tuple[str, str]]) -> None:
-    """A step's output is never taken for that of a step with a similar name."""
+    """Outputs of steps with similar names are distinguished."""
     assert emission_destination(*pair[0]) != emission_destination(*pair[1])
 
 

@@ -1,4 +1,4 @@
-"""Every kind of state in a whole job: commands, handlers, control records, columns, and what cannot be stored."""
+"""Every kind of state in a whole job: commands, handlers, control records, columns, and unstorable values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MeanOf(ps.AggregateFunction[int, Mean, float]):
 
 
 class Keeping(ps.ProcessFunction):
-    """Keeps all numbers in every way. Numbers from 90 on cannot be stored."""
+    """Keeps all numbers in every kind of state. Numbers from 90 on cannot be stored."""
 
     items = ps.ListState(int)
     entries = ps.MapState(str, int)
@@ -99,7 +99,7 @@ class Driver:
         self._count = 0
 
     def send(self, kind: str, payload: Any, key: Any = None) -> Any:
-        """The last receipt, and what was reported."""
+        """Run a micro-batch of commands; return the last receipt, and the other reports."""
         self._count += 1
         result = self.job.run(commands(command_to("step", kind, payload, key=key, id=str(self._count))))
         return result.receipts[-1], [msgspec.json.decode(seen.text) for seen in result.output("seen")]
@@ -112,7 +112,7 @@ SET = {"items": [1, 2], "entries": {"b": 1, "a": 2}, "most": 7, "mean": {"total"
 
 
 def test_set_reaches_every_kind() -> None:
-    """A list, an object or pairs, a value, an accumulator; null takes it away."""
+    """The value is a list, an object or pairs, a value, or an accumulator; null clears the state."""
     driver = Driver()
     assert driver.send("set", SET, key=[1, 2])[0].status == "APPLIED"
     assert driver.told(1) == driver.told(2) == [[1, 2], {"b": 1, "a": 2}, 7, 4.5]
@@ -122,7 +122,7 @@ def test_set_reaches_every_kind() -> None:
 
 
 def test_what_is_set_for_all_keys_is_no_object_that_they_share() -> None:
-    """What one adds is not in the lists of others, nor of keys that come later."""
+    """A number added for one key is not in the lists of others, nor of later keys."""
     driver = Driver()
     driver.send("set", {"items": [1]}, key=[1, 2])
     driver.send("set", SET, key="*")
@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_rejected(payload: Any, said: str) -> None:
 
 
 def test_a_handler_that_raises_leaves_every_kind_as_it_was() -> None:
-    """For the keys where it raises, and where it does not it takes effect."""
+    """It is undone for the keys where it raises, and takes effect for others."""
     driver = Driver()
     driver.send("set", SET, key=[1, 2])
     assert driver.send("forget", True, key=1)[0].status == "DEGRADED"
@@ -163,7 +163,7 @@ def test_a_handler_that_raises_leaves_every_kind_as_it_was() -> None:
 
 
 def test_code_for_the_whole_step_has_no_list() -> None:
-    """But in the loop over all keys, of which nothing is left when it raises."""
+    """It has states only inside the loop over all keys, which is undone entirely when it raises."""
     driver = Driver()
     driver.send("set", {"items": [1]}, key=[1, 2])
     receipt, _ = driver.send("all", None)
@@ -174,7 +174,7 @@ def test_code_for_the_whole_step_has_no_list() -> None:
 
 @pytest.mark.parametrize("number", [90, 91, 92, 93])
 def test_a_record_that_adds_what_cannot_be_stored_leaves_no_trace(number: int) -> None:
-    """It is one dead letter, and the records beside it are processed."""
+    """It is a single dead letter, and the other records are processed."""
     driver = Driver()
     readings = [Reading(1, 1), Reading(1, number), Reading(1, 2), Reading(2, 3)]
     result = driver.job.run({"readings": [("r", readings)]})
@@ -186,7 +186,7 @@ def test_a_record_that_adds_what_cannot_be_stored_leaves_no_trace(number: int) -
 
 
 def test_a_state_has_one_name_and_stands_in_the_class() -> None:
-    """Of any kind; and what cannot be stored is refused when the job is described."""
+    """This holds for all kinds; an unstorable type is refused when the job is described."""
     shared = ps.ListState(int)
 
     class Twice(ps.ProcessFunction):

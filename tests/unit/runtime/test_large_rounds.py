@@ -1,4 +1,4 @@
-"""Large rounds: records of many blocks, ordered by key group."""
+"""Large rounds: records of many blocks are ordered by key group."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def groups_of(block: Block) -> npt.NDArray[np.uint16]:
 def test_records_of_a_key_group_keep_their_order(
     parts: list[tuple[str, list[int]]], order: random.Random
 ) -> None:
-    """Whatever order the blocks come in, each origin has one block, with its records by group, then by offset."""
+    """For any order of the blocks each origin has one block, with its records by group, then by offset."""
     blocks = [block_of(partition, 10 * number, groups) for number, (partition, groups) in enumerate(parts)]
     shuffled = list(blocks)
     order.shuffle(shuffled)
@@ -55,6 +55,6 @@ def test_records_of_a_key_group_keep_their_order(
 
 
 def test_few_records_stay_as_they_are() -> None:
-    """A small round is not worth ordering."""
+    """Ordering a small round is not worth its cost."""
     blocks = [block_of("a", 0, [3, 1]), block_of("a", 2, [2])]
     assert by_key_group(blocks, groups_of) is blocks

@@ -1,4 +1,6 @@
-"""Learned states in jobs: both forms give the same bits, however records are cut; bad input is a dead letter."""
+"""Learned states in jobs: both forms give the same bits, for any division of records; bad input is a dead
+letter.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class Scored:
 
 
 class Quality(ps.ProcessFunction):
-    """How unusual a sample of a title is, record by record."""
+    """Scores how unusual a sample of a title is, record by record."""
 
     normal = ps.LearnedState(ps.Covariance("bitrate", "stalls"))
 
@@ -69,7 +71,7 @@ def quality_job(function: ps.ProcessFunction) -> ps.Job:
 def ran(
     function: ps.ProcessFunction, batches: Any, moves: Sequence[int] = (), **more: Any
 ) -> dict[str, list[float]]:
-    """The scores of each title in order, over micro-batches; `moves` are numbers of tasks to continue with."""
+    """Return the scores of each title in order, over micro-batches; `moves` are the task counts of restarts."""
     runner = BatchRunner(quality_job(function), **more)
     found: dict[str, list[float]] = {}
     for number, batch in enumerate(batches):
@@ -96,7 +98,9 @@ SAMPLES = st.builds(Sample, st.sampled_from("aabcd"), st.floats(0, 1e4), st.floa
 def test_both_forms_learn_the_same_however_records_are_cut(
     batches: list[list[Sample]], parallelism: int, moves: list[int]
 ) -> None:
-    """To the bit: in one micro-batch or several, on any tasks, carried over or not, in columns or in real time."""
+    """Scores are equal to the bit in one or several micro-batches, on any tasks, after moves, as columns, and
+    in real time.
+    """
     whole = [sample for batch in batches for sample in batch]
     expected = ran(Quality(), [whole])
     assert ran(Quality(), batches, moves, parallelism=parallelism) == expected
@@ -106,7 +110,7 @@ def test_both_forms_learn_the_same_however_records_are_cut(
 
 @pytest.mark.parametrize("function", [Quality(), QualityInColumns()])
 def test_a_sample_without_a_number_is_a_dead_letter(function: ps.ProcessFunction) -> None:
-    """It teaches nothing, and the others are learned."""
+    """It is not learned, and the others are."""
     samples = [Sample("a", 1.0, 0.0), Sample("a", None, 0.0), Sample("a", 2.0, 1.0)]
     result = BatchRunner(quality_job(function)).run({"samples": [("0", samples)]})
     (letter,) = result.dead_letters
@@ -116,7 +120,7 @@ def test_a_sample_without_a_number_is_a_dead_letter(function: ps.ProcessFunction
 
 
 class Trips(ps.ProcessFunction):
-    """Expects the minutes of a trip, and tells its weights."""
+    """Predicts the minutes of a trip, and emits its weights."""
 
     expected = ps.LearnedState(ps.LinearRegression("km", target="minutes", rate=0.1))
 
@@ -132,7 +136,7 @@ class Trip:
 
 
 def test_weights_are_values_with_names_that_commands_set() -> None:
-    """A model may be put right while the job runs, and continues from there."""
+    """A user may correct a model while the job runs; learning continues from there."""
     job = ps.Job("trips", key_groups=4)
     trips = job.data_stream("trips", schema=Trip)
     trips.key_by("line").process("trips", Trips(), output=Scored).sink_to("expected")
@@ -145,7 +149,7 @@ def test_weights_are_values_with_names_that_commands_set() -> None:
 
 
 class WiderQuality(ps.ProcessFunction):
-    """Scores with what is known of two fields until enough is known of another choice of fields."""
+    """Scores with the model of two fields until the model of other fields has learned enough."""
 
     normal = ps.LearnedState(ps.Covariance("bitrate", "stalls"))
     wider = ps.LearnedState(ps.Covariance("stalls"))
@@ -163,7 +167,7 @@ class OtherQuality(QualityInColumns):
 
 
 def test_a_changed_model_is_refused_or_stands_beside_the_old_one() -> None:
-    """Weights of other fields cannot be made up; a new state learns them while the old one still scores."""
+    """Weights of other fields do not exist; a new state learns them while the old one still scores."""
     first, second = JobHarness(quality_job(Quality())), JobHarness(quality_job(Quality()))
     samples = [Sample("a", float(number % 5), float(number % 3)) for number in range(20)]
     for run in (first, second):

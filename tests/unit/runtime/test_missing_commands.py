@@ -1,4 +1,4 @@
-"""Commands that a topic has deleted before they were read: one receipt and one dead letter for the gap."""
+"""Commands deleted from a topic before they were read: one receipt and one dead letter for the gap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.testing.batch_runner import BatchRunner
 
 
 def test_a_gap_of_commands_is_refused_and_reported(tmp_path: Path) -> None:
-    """The receipt says which offsets are missing, as the dead letter does."""
+    """Both say which offsets are missing."""
     job = ps.Job("counts", key_groups=2)
     job.data_stream("hits", schema="page INT").key_by("page").count("counted").sink_to("counts")
     plan = BatchRunner(job).plan

@@ -1,4 +1,4 @@
-"""Who may cause which access: records and commands open no file and no address that the run has not allowed."""
+"""Access control: records and commands open no file and no address that the run has not allowed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Seen:
 
 
 class Limits(ps.ProcessFunction):
-    """Tells for each visit the setting."""
+    """Emits the setting for each visit."""
 
     limit = ps.Setting(int, 0)
     word = ps.Setting(str, "")
@@ -60,7 +60,7 @@ def dump_to(uri: object) -> dict[str, Any]:
 
 @pytest.fixture
 def canaries(tmp_path: Path) -> Iterator[list[str]]:
-    """Files that are there, and are not, and an address that answers: nobody has allowed them."""
+    """Return existing and missing files, and a reachable address, none of them allowed."""
     secret = tmp_path / "secret.yaml"
     secret.write_text(f"{CANARY}: 1\nlimit: {CANARY}\n")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -88,11 +88,11 @@ def canaries(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def test_a_writer_of_the_command_topic_opens_nothing(tmp_path: Path, canaries: list[str]) -> None:
-    """Whatever a command names to be read or written; all are refused alike, and nothing of a file is kept."""
+    """Whatever place a command names, the refusals are identical, and no content is kept."""
     job = job_of(tmp_path)
     job.allow_read = [str(tmp_path / "allowed"), "https://allowed.example"]
     job.allow_write = [str(tmp_path / "allowed")]
-    # Time zones are looked up once.
+    # Time zones are looked up only once.
     run(job.copy(), {"kind": "trace"})
     with opened() as heard:
         read = run(job, *map(reload_from, canaries))
@@ -101,7 +101,7 @@ def test_a_writer_of_the_command_topic_opens_nothing(tmp_path: Path, canaries: l
         assert [receipt.status for receipt in result.receipts] == ["ACCEPTED", "REJECTED"] * len(canaries)
         (reason,) = {receipt.reason for receipt in result.receipts if receipt.status == "REJECTED"}
         assert f"may not {word}" in reason
-    # The name of the job's own folder is synced in the one above.
+    # The name of the job's own folder is synced in its parent.
     own = str(Path(job.fetched_folder).parent)
     assert {path for path in heard if path != own and not path.startswith(job.fetched_folder)} == set()
     kept = b"".join(path.read_bytes() for path in Path(job.fetched_folder).iterdir())
@@ -110,7 +110,7 @@ def test_a_writer_of_the_command_topic_opens_nothing(tmp_path: Path, canaries: l
 
 
 def test_without_settings_a_job_opens_nothing(tmp_path: Path) -> None:
-    """Not even what everybody may read."""
+    """This includes world-readable files."""
     there = tmp_path / "limits.json"
     there.write_text('{"limit": 3}')
     job = job_of(tmp_path)
@@ -124,7 +124,7 @@ def test_without_settings_a_job_opens_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_allowed_and_does_not_fit_is_not_quoted(tmp_path: Path) -> None:
-    """Receipts are for viewers too, who need not be allowed to read the file."""
+    """Viewers of receipts need not be allowed to read the file."""
     files = {
         "names.yaml": f"{CANARY}: 1\nlimit: 2\n",
         "values.yaml": f"limit: {CANARY}\n",
@@ -151,7 +151,7 @@ def test_what_is_allowed_and_does_not_fit_is_not_quoted(tmp_path: Path) -> None:
 
 
 def test_a_refused_dump_is_refused_again_in_a_replay(tmp_path: Path) -> None:
-    """Also when the run that replays has been allowed more, or less: a receipt does not change."""
+    """This holds if the replaying run has other permissions: a receipt does not change."""
     job = job_of(tmp_path)
     job.allow_write = ["/dumps"]
     before = job.copy()
@@ -167,7 +167,7 @@ def test_a_refused_dump_is_refused_again_in_a_replay(tmp_path: Path) -> None:
 
 
 def test_a_writer_of_data_opens_nothing(tmp_path: Path, canaries: list[str]) -> None:
-    """Records are only ever data, whatever they name."""
+    """Names in records have no effect."""
     job = job_of(tmp_path)
     with opened() as heard:
         result = run(job, visits=[Visit(uri, 0) for uri in canaries])
@@ -179,7 +179,7 @@ def test_a_writer_of_data_opens_nothing(tmp_path: Path, canaries: list[str]) -> 
     "payload", [None, 1, [], {"from": 1}, {"from": None}, {"to": 7}, {"from": {"a": "/etc"}}]
 )
 def test_payloads_of_other_shapes_are_refused(tmp_path: Path, payload: object) -> None:
-    """Before anything is opened."""
+    """The refusal comes before anything is opened."""
     job = job_of(tmp_path)
     commands = ({**reload_from(""), "payload": payload}, {**dump_to(""), "payload": payload})
     with opened() as heard:

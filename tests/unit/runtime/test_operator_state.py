@@ -1,4 +1,6 @@
-"""Operator state: lists of steps without a key, against plain Python, over tasks, rescaling and both forms of code."""
+"""Operator state: lists of steps without a key equal plain Python, over tasks, rescaling and both forms of
+code.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class Gathered:
 
 
 class Gather(ps.ConnectedProcessFunction):
-    """Emits the numbers of a part when there are enough; multiples of 7 raise after they were taken."""
+    """Emits the numbers of a part once there are enough; raises at multiples of 7 after adding them."""
 
     side_outputs: ClassVar[dict[str, Any]] = {"single": Gathered}
     waiting = ps.OperatorListState(int)
@@ -65,7 +67,7 @@ class Gather(ps.ConnectedProcessFunction):
             yield Gathered(ctx.key_group, found)
 
     def _added(self, number: int) -> list[int] | None:
-        """The numbers that are enough with this one."""
+        """Add a number; return the numbers of the part if there are enough."""
         self.waiting.add(number)
         if number % 7 == 0:
             raise ValueError("it was to")
@@ -88,7 +90,7 @@ class Gather(ps.ConnectedProcessFunction):
 
 
 class GatherInBulk(Gather):
-    """The same, all records of a call at once."""
+    """The same for all records of a call at once."""
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> Any:
         assert ctx.key_indices.tolist() == [0] * records.num_rows
@@ -125,7 +127,7 @@ def command(number: int, kind: str, payload: Any, key: Any = None) -> bytes:
 
 @dataclass
 class Batch:
-    """A micro-batch, and with how many tasks the job is started again before it (0: it continues)."""
+    """A micro-batch, and the number of tasks with which the job is restarted before it (0: no restart)."""
 
     readings: dict[str, list[int]]
     limit: int | None
@@ -144,7 +146,7 @@ class Batch:
 
 
 class Plain:
-    """What the step does, in plain Python."""
+    """The step in plain Python."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, list[int]] = {}
@@ -196,7 +198,9 @@ BATCHES = st.lists(
 def test_parts_hold_what_plain_python_holds(
     function: type[Gather], batches: list[Batch], seed: int, tasks: int
 ) -> None:
-    """With commands, settings, broadcast control and records that raise, over restarts with any number of tasks."""
+    """Commands, settings, broadcast control and failing records are included, over restarts with any number
+    of tasks.
+    """
     job = gathering(function())
     running = BatchRunner(job, parallelism=tasks)
     plain = Plain()
@@ -212,7 +216,7 @@ def test_parts_hold_what_plain_python_holds(
 @pytest.mark.parametrize("function", [Gather, GatherInBulk])
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_commands_to_the_step_reach_every_part(function: type[Gather], tasks: int) -> None:
-    """A handler goes through all parts; when it raises, the parts of that task are as they were."""
+    """A handler visits all parts; when it raises, that task's parts are rolled back."""
     job = BatchRunner(gathering(function()), parallelism=tasks)
     first = job.run({"readings": [(source, [Reading(1), Reading(99)]) for source in SOURCES]})
     parts = sorted({part_of("readings", source, KEY_GROUPS) for source in SOURCES})
@@ -240,7 +244,7 @@ def test_commands_to_the_step_reach_every_part(function: type[Gather], tasks: in
     ],
 )
 def test_no_command_is_for_keys_that_are_none(kind: str, payload: Any, key: Any, reason: str) -> None:
-    """The refusal says for whom it is."""
+    """The refusal names the valid targets."""
     job = BatchRunner(gathering(Gather()))
     receipt = job.run(commands(command(1, kind, payload, key))).receipts[-1]
     assert receipt.status == "REJECTED"
@@ -248,7 +252,7 @@ def test_no_command_is_for_keys_that_are_none(kind: str, payload: Any, key: Any,
 
 
 class Misused(ps.ProcessFunction):
-    """Uses what a step without a key has not."""
+    """Uses features that a step without a key lacks."""
 
     waiting = ps.OperatorListState(int)
 
@@ -288,7 +292,7 @@ def misused(use: str) -> BatchOutcome:
     ],
 )
 def test_misuse_is_told_with_the_remedy(use: str, reason: str) -> None:
-    """As a dead letter."""
+    """It is a dead letter."""
     letters = misused(use).dead_letters
     assert any(StateError.__name__ in letter.reason and reason in letter.reason for letter in letters)
 
@@ -299,7 +303,7 @@ class PartsOfKeys(ps.ProcessFunction):
 
 
 def test_a_step_with_a_key_has_no_parts() -> None:
-    """The message names what it has."""
+    """The message names the alternative."""
     job = ps.Job("misusing")
     job.data_stream("readings", schema=Reading).key_by("number").process("step", PartsOfKeys())
     (letter,) = BatchRunner(job).run({"readings": [("a", [Reading(1)])]}).dead_letters
@@ -316,7 +320,7 @@ class Passing(ps.ProcessFunction):
 
 
 class Keeping(ps.ProcessFunction):
-    """Tells all numbers of the part so far."""
+    """Emits all numbers of the part so far."""
 
     numbers = ps.OperatorListState(int)
 
@@ -326,7 +330,7 @@ class Keeping(ps.ProcessFunction):
 
 
 def kept(count: int) -> dict[str, list[Gathered]]:
-    """What a step behind a keyed step, and one behind that, tell last of each part with so many tasks."""
+    """Return the last output of each part, for steps chained after a keyed step, with this many tasks."""
     job = ps.Job("chain", key_groups=KEY_GROUPS)
     passed = job.data_stream("readings", schema=Reading).key_by("number").process("pass", Passing())
     first = passed.map(lambda r: r, output=Reading).process("first", Keeping())
@@ -344,7 +348,7 @@ def kept(count: int) -> dict[str, list[Gathered]]:
 
 
 def test_behind_a_step_the_key_group_is_the_place() -> None:
-    """Whatever the number of tasks, and also for what a command emits."""
+    """This holds for any number of tasks, and for the output of commands."""
     alone = kept(1)
     expected: dict[int, list[int]] = {}
     for number in range(3):
@@ -365,7 +369,7 @@ def test_behind_a_step_the_key_group_is_the_place() -> None:
 
 
 def test_sinks_see_no_keys_of_parts() -> None:
-    """A sink that wants keys gets none behind a step without a key."""
+    """A sink that wants keys gets none from a step without a key."""
     job = gathering(Gather())
     running = BatchRunner(job, keyed_sinks=["gathered"], parallelism=2)
     result = running.run({"readings": [("a", [Reading(1), Reading(2), Reading(3)])]})

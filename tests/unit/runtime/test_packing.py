@@ -1,4 +1,4 @@
-"""Packed rows: what goes in comes out, in order, in batches of bounded size."""
+"""Packed rows: they are unpacked unchanged, in order, in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plain(rows: list[PackedRow]) -> list[PackedRow]:
 
 @given(rows=st.lists(ROWS, max_size=20), batch_bytes=st.integers(1, 200))
 def test_rows_survive_packing(rows: list[PackedRow], batch_bytes: int) -> None:
-    """Rows come back in order, and a batch is handed on as soon as it has reached its size."""
+    """A batch is passed on as soon as it has reached its size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_rows, "_BATCH_BYTES", batch_bytes)
         batches = list(packed_batches(iter(rows), SLOTS))
@@ -81,14 +81,14 @@ def test_rows_survive_packing(rows: list[PackedRow], batch_bytes: int) -> None:
 
 
 def test_bodies_may_be_any_buffer() -> None:
-    """Rows that passed a level hold buffers, new ones hold Arrow buffers, counts hold bytes."""
+    """Shuffled rows hold buffers, new ones Arrow buffers, and counts bytes."""
     kinds = [b"abc", pa.py_buffer(b"abc"), memoryview(b"abc")]
     rows = [PackedRow("d", 0, 0, "p", n, body) for n, body in enumerate(kinds)]
     assert [row.body for row in plain(list(unpacked_rows(packed_batches(rows, SLOTS))))] == [b"abc"] * 3
 
 
 def test_nothing_makes_no_batch() -> None:
-    """No rows, no batch; Spark need not look at empty ones."""
+    """Without rows there is no batch, so Spark never handles an empty one."""
     assert list(packed_batches([], SLOTS)) == []
 
 
@@ -98,7 +98,7 @@ def test_nothing_makes_no_batch() -> None:
     length=st.integers(0, 12),
 )
 def test_a_block_survives_as_bytes(records: list[dict[str, object]], start: int, length: int) -> None:
-    """A batch without its schema comes back equal, also when it is a slice."""
+    """A batch without its schema is restored equal, also when it is a slice."""
     batch = pa.RecordBatch.from_pylist(records, SCHEMA).slice(start, length)
     again = from_bytes(to_bytes(batch), SCHEMA)
     again.validate(full=True)
@@ -106,7 +106,7 @@ def test_a_block_survives_as_bytes(records: list[dict[str, object]], start: int,
 
 
 def test_a_slice_carries_only_its_own_rows() -> None:
-    """The block of a key group is a slice of a chunk, and does not take the chunk along."""
+    """A key group's block is a slice of a chunk, and does not carry the whole chunk."""
     record = {"number": 1, "text": "abc", "data": b"abc", "list": [1], "both": {"a": 1.0, "b": True}}
     batch = pa.RecordBatch.from_pylist([record] * 10_000, SCHEMA)
     assert to_bytes(batch.slice(5_000, 2)).size < 2_000 < to_bytes(batch).size
@@ -129,14 +129,14 @@ def test_split_by_key_group_is_a_stable_grouping(data: st.DataObject, count: int
 
 
 def test_a_count_is_a_row() -> None:
-    """Counts travel like blocks, under the key group that they are about."""
+    """Counts travel like blocks, under their key group."""
     row = counts_row("keys", "thermostat", 7, 3)
     assert (row.destination, row.key_group) == (COUNTS, 3)
     assert msgspec.msgpack.decode(row.body) == ["keys", "thermostat", 3, 7, b""]
 
 
 def test_a_time_is_a_row_of_a_count() -> None:
-    """Which says how far a slot is, and what holds it."""
+    """The count has a slot's watermark, and what holds it back."""
     row = time_row("thermostat", 3, StepTime(-5, "readings/0"))
     kind, name, slot, _, body = msgspec.msgpack.decode(row.body)
     assert (row.destination, kind, name, slot) == (COUNTS, TIME, "thermostat", 3)

@@ -1,4 +1,4 @@
-"""Commands to steps and jobs as they run: pausing and resuming, tracing, and clearing caches."""
+"""Commands to steps and running jobs: pause and resume, trace, and clear caches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.testing.batch_runner import BatchRunner
 
 
 def test_a_paused_step_holds_its_data_in_order() -> None:
-    """Nothing is lost; controls still take effect; after resume it is as if the data had come then."""
+    """Nothing is lost; controls still apply; after resuming, data is processed as if it had just arrived."""
     run = LimitsRun()
     assert not run.run(command("pause"), readings=[TimedReading(1, 1)]).output("seen")
     assert not run.run(readings=[TimedReading(1, 2), TimedReading(2, 3)]).output("seen")
@@ -29,7 +29,7 @@ def test_a_paused_step_holds_its_data_in_order() -> None:
 
 
 def test_a_trace_tells_what_a_step_is_and_did() -> None:
-    """It comes behind the data of its micro-batch."""
+    """The trace follows the data of its micro-batch."""
     run = LimitsRun()
     run.run(command("set", {"offset": 3}), rules=[Rule("a", 2)])
     result = run.run(command("trace", to=None), readings=[TimedReading(room, 1) for room in range(7)])
@@ -45,7 +45,7 @@ class Count:
 
 
 class Counter(ps.ProcessFunction):
-    """Counts what an earlier step says, under another key."""
+    """Counts the output of an earlier step, under another key."""
 
     times = ps.ValueState(int)
     step = ps.Setting(int, 1)
@@ -56,7 +56,9 @@ class Counter(ps.ProcessFunction):
 
 
 def test_a_trace_goes_through_all_steps_behind_the_data() -> None:
-    """Also steps behind other keyed steps: each tells what it has processed with this micro-batch, in their order."""
+    """Steps after other keyed steps are included: each reports, in order, what it has processed in this
+    micro-batch.
+    """
     job = ps.Job("chain", key_groups=8)
     limits_stream(job).key_by("total").process("counter", Counter()).sink_to("counts")
     runner = BatchRunner(job, parallelism=3)
@@ -82,7 +84,7 @@ def test_a_trace_goes_through_all_steps_behind_the_data() -> None:
 
 
 def test_the_cache_is_cleared_in_every_worker() -> None:
-    """A worker that sees the slot next finds out by itself."""
+    """The next worker to serve the slot notices it by itself."""
     run = LimitsRun()
     function = run.runner.plan.graph.steps()[0].function
     function.cached = 5
@@ -93,7 +95,7 @@ def test_the_cache_is_cleared_in_every_worker() -> None:
 
 
 def test_a_cache_that_cannot_be_cleared_degrades_the_command_alone() -> None:
-    """What raises does so in this worker, and would not in another."""
+    """The error concerns only this worker."""
     run = LimitsRun()
     run.runner.plan.graph.steps()[0].function.cached = 13
     cleared = run.runner.run(commands(command("clear-cache")))

@@ -1,4 +1,4 @@
-"""Handlers of commands and control records that raise: what is undone, and what their receipts say."""
+"""Handlers that raise: what is rolled back, and what the receipts say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.testing.batch_runner import BatchRunner
 
 
 def test_a_handler_that_raises_undoes_its_key_and_names_the_key_group() -> None:
-    """The others keep what was done; the dead letter has the command and the traceback."""
+    """Other keys keep their changes; the dead letter has the command and the traceback."""
     run = LimitsRun()
     run.read(range(4))
     result = run.run(command("set-limit", 13, key=1, id="one"), command("set-limit", 14, key="*", id="all"))
@@ -32,7 +32,7 @@ def test_a_handler_that_raises_undoes_its_key_and_names_the_key_group() -> None:
 
 
 def test_a_handler_of_the_whole_step_goes_through_all_keys() -> None:
-    """Each reply is reported with its key; when the handler raises, nothing of it is left on any key."""
+    """Each reply has its key; when the handler raises, its changes to all keys are rolled back."""
     run = LimitsRun()
     for room in range(5):
         run.read([room], value=room)
@@ -45,7 +45,9 @@ def test_a_handler_of_the_whole_step_goes_through_all_keys() -> None:
 
 
 def test_a_handler_that_raises_at_a_key_leaves_all_tasks_with_the_same_shared_state() -> None:
-    """Only the task that has the key undoes what was done to its keys; what all did before they came to keys stays."""
+    """Only the task with the key rolls back its keys; changes that all tasks made before the loop over keys
+    stay.
+    """
     run = LimitsRun()
     run.read(range(8))
     result = run.run(command("weigh", 3))
@@ -79,7 +81,7 @@ class Shares(ps.ConnectedProcessFunction):
 
 @pytest.mark.parametrize("broadcast", [True, False])
 def test_a_control_record_that_its_class_refuses_is_a_dead_letter(broadcast: bool) -> None:
-    """Columnar formats bring it as far as the step; the records around it take effect."""
+    """Columnar formats deliver it to the step; the records around it take effect."""
     job = ps.Job("job", key_groups=8)
     readings = job.data_stream("readings", schema=Reading)
     shares = job.control_stream("shares", schema=Share)

@@ -1,4 +1,4 @@
-"""Commands that cannot be applied: each is rejected with its reason, and those around it are applied."""
+"""Commands that cannot be applied: each is rejected with a reason, and others are applied."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ UNFIT: dict[str, tuple[bytes, str]] = {
 
 
 def check_rejection(sent: bytes, reason: str, folder: Path) -> int:
-    """Send a command between two good ones, check that it alone is rejected, and return the number of dead letters."""
+    """Send a command between two valid ones, check that only it is rejected, and return the number of dead
+    letters.
+    """
     run = LimitsRun()
     run.runner.fetched_folder = str(folder)
     result = run.run(command("set-limit", 5, key=1), sent, command("set-limit", 6, key=2))
@@ -59,18 +61,18 @@ def check_rejection(sent: bytes, reason: str, folder: Path) -> int:
 
 @pytest.mark.parametrize(("sent", "reason"), UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_what_is_no_command_is_rejected_and_a_dead_letter(sent: bytes, reason: str, tmp_path: Path) -> None:
-    """So that its bytes can be looked at."""
+    """The dead letter has its bytes."""
     assert check_rejection(sent, reason, tmp_path) == 1
 
 
 @pytest.mark.parametrize(("sent", "reason"), UNFIT.values(), ids=UNFIT.keys())
 def test_a_command_that_does_not_fit_the_step_is_rejected(sent: bytes, reason: str, tmp_path: Path) -> None:
-    """And is no dead letter, since its sender has the receipt."""
+    """It is no dead letter, since its sender gets the receipt."""
     assert check_rejection(sent, reason, tmp_path) == 0
 
 
 def test_a_command_of_ten_megabytes_is_refused() -> None:
-    """By default, with a receipt that says the limit and the command's own id."""
+    """The default limit is in the receipt, with the command's id."""
     run = LimitsRun()
     run.runner.max_command_bytes = RunSettings().max_command_bytes
     result = run.run(command("set-limit", 5, key=1, id="huge", issued_by="x" * 10_000_000))

@@ -1,4 +1,4 @@
-"""Rejecting: a record that a sink does not take is a dead letter with its place, and the others are written."""
+"""Rejections: a record that a sink rejects is a dead letter with its origin, and others are written."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LimitedTask(RejectingTask):
 
 
 class LimitedSink:
-    """A sink whose place takes so many bytes of a record."""
+    """A sink that accepts records up to a size in bytes."""
 
     exactly_once = True
 
@@ -64,17 +64,17 @@ class LimitedSink:
         self.aborted = False
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def task(self, context: TaskContext, record_type: RecordType) -> LimitedTask:
         return LimitedTask(self, record_type)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """Nothing to make visible."""
+        """Do nothing."""
 
 
 def write(texts: list[str], letters_most: int = 1 << 20, *, strict: bool = False) -> tuple[Any, ...]:
-    """What the sinks have of some records, of which one block is without that at offset 6, and what is reported."""
+    """Write some records, of which one block lacks offset 6; return the content of the sinks, and the reports."""
     job = ps.Job("job", key_groups=4)
     job.data_stream("lines", schema=KIND).sink_to("out")
     plan = JobPlan(job.graph, 4, frozenset(), frozenset({"out"}), strict=strict)
@@ -94,7 +94,7 @@ def write(texts: list[str], letters_most: int = 1 << 20, *, strict: bool = False
 
 
 def test_a_rejected_record_is_a_dead_letter_with_its_own_place() -> None:
-    """The others are written; counts tell of both, and the bytes are those that were to be written."""
+    """Counts include both kinds, and the dead letter has the bytes to be written."""
     long = "x" * 600
     written, letters, told = write(["a", "b", long, "c"])
     assert written == [b'{"text":"%b"}' % text for text in (b"a", b"b", b"c")]
@@ -109,7 +109,7 @@ def test_a_rejected_record_is_a_dead_letter_with_its_own_place() -> None:
 
 
 def test_strict_ends_the_job_at_a_rejected_record() -> None:
-    """Before the batch is committed."""
+    """It ends before the batch is committed."""
     with pytest.raises(
         StrictModeError, match=r"record 7 of 'p' in stream 'lines'.*too large for the topic 't'"
     ):
@@ -117,7 +117,7 @@ def test_strict_ends_the_job_at_a_rejected_record() -> None:
 
 
 def test_a_dead_letter_that_is_too_large_itself_is_cut() -> None:
-    """So that a large record does not end the job where dead letters go to a broker, too."""
+    """So a large record does not end the job when dead letters go to a broker with the same limit."""
     _, (letter,), told = write(["é" * 5000], letters_most=2000)
     assert letter.raw == ('{"text":"' + "é" * 5000).encode()[:500]
     assert letter.reason.endswith("(cut: the record has 10011 bytes, and a dead letter here at most 2000)")
@@ -125,7 +125,7 @@ def test_a_dead_letter_that_is_too_large_itself_is_cut() -> None:
 
 
 def test_a_place_that_does_not_even_take_a_cut_dead_letter_is_an_error() -> None:
-    """With what has to be changed."""
+    """The error says what to change."""
     with pytest.raises(
         ExternalSystemError, match=r"although it was cut: .*Bind dead-letters to a place that takes more"
     ):
@@ -133,7 +133,7 @@ def test_a_place_that_does_not_even_take_a_cut_dead_letter_is_an_error() -> None
 
 
 def test_a_receipt_that_is_too_large_for_its_sink_goes_without_its_details(tmp_path: Path) -> None:
-    """The checkpoint has the whole of it."""
+    """The checkpoint has the full receipt."""
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     receipts = [
         Receipt(name, "APPLIED", "set", "job", None, "me", 0, at, details=details)

@@ -1,4 +1,4 @@
-"""Removed values: null takes the value out of a temporal state, and a key without others holds nothing."""
+"""Removed values: null removes a temporal state's value, and a key without other values holds nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.testing.batch_runner import NOW
 
 
 def test_null_takes_the_value_out_of_a_temporal_state() -> None:
-    """A command to all keys does not go to that key any more, and reaches it when it comes back."""
+    """A command to all keys no longer reaches the key, until it comes back."""
     run = LimitsRun()
     run.run(command("set", {"held": 5}, key=7))
     assert applied(run.run(command("set", {"held": 6}, key="*", id="first"))).keys == 1
@@ -20,7 +20,7 @@ def test_null_takes_the_value_out_of_a_temporal_state() -> None:
 
 
 def test_null_leaves_what_holds_from_a_later_time_on() -> None:
-    """Only the value from the beginning goes; one that is null from a time on stays, since earlier ones may come."""
+    """Only the initial value is removed; a null that holds from a time on stays, since earlier times may come."""
     run = LimitsRun()
     run.run(command("set", {"held": 5}, key=7))
     run.run(command("set", {"held": 6}, key=7, effective_at=NOW.isoformat()))
@@ -33,7 +33,7 @@ def test_null_leaves_what_holds_from_a_later_time_on() -> None:
 
 
 def test_ids_that_are_too_long_have_a_receipt_each() -> None:
-    """Under the places of their commands, and a command whose id is the beginning of one is not taken for it."""
+    """They have the positions of their commands, and a command whose id is a prefix is not confused with them."""
     run = LimitsRun()
     long = "x" * 128
     for offset, end in enumerate(("a", "b")):

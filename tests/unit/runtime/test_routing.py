@@ -1,4 +1,4 @@
-"""Routing: each record that cannot continue is one dead letter with its place; strict mode stops at it."""
+"""Routing: each record that cannot continue is one dead letter with its origin; strict mode stops at it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Item:
 
 
 class Echo(ps.ProcessFunction):
-    """Emits what it gets, and raises at multiples of 11."""
+    """Emits its input, and raises at multiples of 11."""
 
     def process_record(self, record: Item, ctx: ps.Context) -> Iterator[Item]:
         yield record
@@ -87,7 +87,7 @@ STOPS: list[tuple[Callable[[Item], bool], str, str, str]] = [
     raw=st.booleans(),
 )
 def test_each_record_leaves_or_is_one_dead_letter(items: list[Item], raw: bool) -> None:
-    """Each stops at the first place that cannot take it, with the reason, its place and its bytes; none is lost."""
+    """Each stops at the first failing step, with the reason, its origin and its bytes; none is lost."""
     job = BatchRunner(make_job(), raw_streams=["items"] if raw else [])
     result = job.run({"items": [("file", items)]})
     left, stopped = [], []
@@ -120,7 +120,7 @@ KEYS: dict[str, tuple[Any, Any, list[Item]]] = {
 @pytest.mark.parametrize("case", KEYS)
 @pytest.mark.parametrize("others", [0, 3])
 def test_a_record_without_a_key_is_set_aside(case: str, others: int) -> None:
-    """It is one dead letter of the step; its neighbours continue."""
+    """It is one dead letter of the step; other records continue."""
     key, key_type, bad = KEYS[case]
     job = ps.Job("job", key_groups=4)
     keys = key if isinstance(key, tuple) else (key,)
@@ -174,7 +174,7 @@ def alarm_of(job: ps.Job) -> DataStream:
 
 
 def test_records_of_a_side_output_are_called_so_in_dead_letters() -> None:
-    """A transform and a step behind a side output give the stream the same name."""
+    """Transforms and steps after a side output use the same name for the stream."""
     job = ps.Job("job", key_groups=1)
     alarms = alarm_of(job)
     alarms.map(mapped, name="m").sink_to("out")
@@ -242,7 +242,7 @@ def test_a_step_gets_one_block_for_each_key_group(numbers: list[int], key_groups
 
 
 def test_a_sink_gets_the_records_of_a_partition_together() -> None:
-    """Rows for sinks spread over key groups by partition, so one partition's records stay in order."""
+    """Rows for sinks are spread over key groups by partition, so one partition's records stay in order."""
     job = ps.Job("job", key_groups=16)
     job.data_stream("items", schema=Item).sink_to("out")
     plan = JobPlan(job.graph, 16, frozenset(), frozenset(), strict=False)
@@ -286,7 +286,7 @@ def keyed_by(key: tuple[Any, ...], key_type: Any) -> Callable[[DataStream], Data
 def test_emitted_records_keep_their_key_on_the_way_to_a_keyed_sink(
     key: tuple[Any, ...], key_type: Any, expected: bytes
 ) -> None:
-    """Text and bytes as they are, numbers in decimal, several fields as a JSON list; also behind transforms."""
+    """Text and bytes are unchanged, numbers are decimal, several fields a JSON list; also after transforms."""
     job = ps.Job("job", key_groups=4)
     step = keyed_by(key, key_type)(job.data_stream("items", schema=Item))
     step.sink_to("direct")
@@ -301,7 +301,7 @@ def test_emitted_records_keep_their_key_on_the_way_to_a_keyed_sink(
 
 @given(names=st.lists(st.text(st.characters(codec="utf-8"), max_size=3), max_size=20))
 def test_every_emitted_record_has_the_key_it_was_emitted_under(names: list[str]) -> None:
-    """Keys stay beside their records through filters and flat_maps that drop and repeat records."""
+    """Keys stay with their records through filters and flat_maps that drop and repeat records."""
     job = ps.Job("job", key_groups=4)
     step = job.data_stream("items", schema=Item).key_by("name").process("step", Echo())
     step.filter(lambda item: item.number % 2 == 1).flat_map(lambda item: [item] * 2, output=Item).sink_to("o")
@@ -322,7 +322,7 @@ def test_records_of_a_source_without_keys_have_none() -> None:
 
 
 def test_strict_jobs_name_the_timer_that_raised() -> None:
-    """Which no record has brought."""
+    """No record caused it."""
     letter = DeadLetter("it is broken", "@timers", "alarms", "", 0, b'{"key":5}')
     plan = BatchRunner(make_job(), strict=True).plan
     with pytest.raises(StrictModeError) as raised:

@@ -1,4 +1,4 @@
-"""States that are steered: settings, temporal and broadcast states in whole jobs, and the versions of outputs."""
+"""Controlled states: settings, temporal and broadcast states in whole jobs, and version stamps of outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOON = NOW.replace(hour=12)
 
 
 def test_settings_hold_for_the_whole_step() -> None:
-    """At the cut, or from an event time on, for records in any order."""
+    """They hold from the cut, or from an event time on, for records in any order."""
     run = LimitsRun()
     run.run(command("set", {"offset": 5}))
     run.run(command("set", {"offset": 7}, effective_at=NOON.isoformat()))
@@ -30,7 +30,7 @@ def test_settings_hold_for_the_whole_step() -> None:
 
 
 def test_a_temporal_state_is_read_as_of_the_records_time() -> None:
-    """Also by keys that are first seen when several versions hold already."""
+    """This includes keys first seen when several versions exist."""
     run = LimitsRun()
     run.run(readings=[TimedReading(1, 100, NOON)])
     run.run(command("hold", 7, key="*", effective_at=NOON.isoformat()))
@@ -44,7 +44,7 @@ def test_a_temporal_state_is_read_as_of_the_records_time() -> None:
 
 
 def test_broadcast_state_is_the_same_for_every_key_also_for_later_ones() -> None:
-    """A broadcast record is heard once, whatever the number of tasks; one that raises leaves nothing behind."""
+    """A broadcast record is handled once per state, for any number of tasks; one that raises changes nothing."""
     run = LimitsRun(parallelism=4)
     run.read(range(6))
     rules = [Rule("a", 2), Rule("b", 7), Rule("c", 13), Rule("a", 3), Rule("d", 1), Rule("d", 0)]
@@ -59,7 +59,7 @@ def test_broadcast_state_is_the_same_for_every_key_also_for_later_ones() -> None
 
 
 def test_outputs_can_carry_the_version_they_were_made_under() -> None:
-    """The newest that took effect for the key or the step; for effective times the one of the record's time."""
+    """It is the newest one in effect for the key or the step; for effective times the one of the record's time."""
     run = LimitsRun(stamped=True)
 
     def versions(*readings: TimedReading) -> list[int]:
@@ -78,7 +78,7 @@ def test_outputs_can_carry_the_version_they_were_made_under() -> None:
 
 
 def test_settings_come_from_a_file(tmp_path: Path) -> None:
-    """JSON or YAML; what was read is kept, so that a replay sees the same when the file has changed."""
+    """Formats are JSON and YAML; the content is kept, so that a replay is the same after the file has changed."""
     run = LimitsRun()
     run.runner.fetched_folder = str(tmp_path / "kept")
     config = tmp_path / "config.yaml"
@@ -94,7 +94,7 @@ def test_settings_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_settings_are_told_when_they_change() -> None:
-    """Once, by one slot, as they are in force; a micro-batch that changes none tells none."""
+    """One slot reports the settings in force; a micro-batch without changes reports none."""
     run = LimitsRun()
 
     def told(result: BatchOutcome) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a slot keeps once for its step: a micro-batch stores what it changes of that, and a worker decodes it once."""
+"""State that a slot holds once for its step: only changes are stored, and a worker decodes it once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Visits(ps.ProcessFunction):
 
 
 def job_with(ids: int, rules: int = 8) -> BatchRunner:
-    """A job by event time whose slots know so many ids and versions of keys, and share so many rules."""
+    """Return an event-time job whose slots hold this many ids, key versions and shared rules."""
     job = ps.Job("visits", key_groups=4)
     marks = ps.Watermarks.monotonous()
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=marks)
@@ -81,7 +81,7 @@ def command(command_id: str, target: Target, version: int | None = None, **more:
 
 
 def stored_by(job: BatchRunner, inputs: Any) -> int:
-    """How many bytes a micro-batch stores; its replay, by a worker that has kept nothing, stores the same."""
+    """Return how many bytes a micro-batch stores; its replay by a cold worker must store the same."""
     before = {name: dict(stored) for name, stored in job.states.items()}
     assert [letter.reason for letter in run_and_replay(job, inputs).dead_letters] == []
     job.now += SECOND
@@ -94,7 +94,7 @@ def stored_by(job: BatchRunner, inputs: Any) -> int:
 
 
 def visits(job: BatchRunner, number: int) -> Any:
-    """A visit of each of some keys, which moves the watermark."""
+    """Return a visit of each of some keys, which moves the watermark."""
     return {"visits": [("p", [Visit(key, job.now + number * SECOND) for key in range(8)])]}
 
 
@@ -111,7 +111,7 @@ def test_a_watermark_that_moves_costs_the_same_whatever_is_held() -> None:
 
 
 def test_a_command_costs_the_same_whatever_is_held() -> None:
-    """Its id and version are stored, and not those of before; now and then all of them are."""
+    """Its id and version are stored without the earlier ones; now and then all of them are."""
     large = job_with(20_000)
     taken = []
     for number in range(10):
@@ -127,7 +127,7 @@ def test_a_command_costs_the_same_whatever_is_held() -> None:
 
 
 def test_the_register_is_stored_whole_when_much_was_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a worker that has kept nothing reads few pieces."""
+    """So a cold worker reads few pieces."""
     monkeypatch.setattr("penstock.engine.slot._MAX_PIECES", 5)
     job = job_with(10)
     for number in range(30):
@@ -142,7 +142,7 @@ def test_the_register_is_stored_whole_when_much_was_added(monkeypatch: pytest.Mo
 
 
 def test_what_is_kept_once_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each worker, for all key groups and micro-batches until it changes."""
+    """Each worker does so for all key groups and micro-batches, until it changes."""
     job = job_with(100)
     to_all = command("all", Target("visits", all=True), payload=msgspec.Raw(b'{"limit":5}'))
     job.run(commands(to_all))
@@ -175,7 +175,7 @@ def test_what_is_kept_once_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_state_that_cannot_be_stored_leaves_no_trace_in_what_is_kept() -> None:
-    """Steering begins anew then, from what is stored: what it had done to shared states and ids is not there twice."""
+    """Control is then reloaded from storage, so that changes to shared states and ids are not applied twice."""
     job = job_with(3)
     job.run(visits(job, 0))
     rule = command("rule", Target("visits"), kind="rule", payload=msgspec.Raw(b'"good"'))
@@ -196,7 +196,7 @@ def test_a_state_that_cannot_be_stored_leaves_no_trace_in_what_is_kept() -> None
 
 
 def test_standing_commands_are_stored_when_they_change() -> None:
-    """A command to all keys once, and other commands do not store them again."""
+    """A command to all keys is stored once, and other commands do not store it again."""
     job = job_with(0)
     first = stored_by(
         job, commands(command("a", Target("visits", all=True), payload=msgspec.Raw(b'{"limit":5}')))

@@ -1,4 +1,4 @@
-"""Event time behind unions: the minimum over all streams that are not idle, and against one topic with all records."""
+"""Event time of unions: the minimum over all active streams, as for one topic with all records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Told:
 
 
 class Tell(ps.ProcessFunction):
-    """Tells the watermark that each record meets, and calls a timer at its time."""
+    """Emits the watermark at each record, and sets a timer at its time."""
 
     def process_record(self, click: Visit, ctx: ps.Context) -> Iterator[Told]:
         ctx.timers.register(EPOCH + click.at * MILLISECOND, domain="event")
@@ -54,7 +54,7 @@ def passed(stream: DataStream, name: str) -> DataStream:
 
 
 def telling(web: ps.Watermarks = AT_ONCE, app: ps.Watermarks = AT_ONCE, *, steps: int = 0) -> ps.Job:
-    """A job over the stream `web` and the stream `app`, which goes through some steps before."""
+    """Return a job over the stream `web` and the stream `app`, which passes through some steps first."""
     job = ps.Job("shop", key_groups=4)
     other = clicks(job, "app", app)
     for number in range(steps):
@@ -64,14 +64,14 @@ def telling(web: ps.Watermarks = AT_ONCE, app: ps.Watermarks = AT_ONCE, *, steps
 
 
 def told(job: BatchRunner, **times: int) -> list[str]:
-    """What is emitted for one click of each stream, and for timers."""
+    """Return the output for one click of each stream, and for timers."""
     inputs = {name: [("p", [Visit("a", at)])] for name, at in times.items()}
     return [f"{one.text}: {one.at}" for one in job.run(inputs).output("told")]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_the_stream_that_is_furthest_behind_counts(steps: int) -> None:
-    """One from which nothing has come yet holds time; also one that comes through steps, in the same micro-batch."""
+    """A stream without records yet holds time back; streams through steps count in the same micro-batch."""
     app = f"step {steps - 1}" if steps else "app"
     job = BatchRunner(telling(steps=steps), parallelism=2)
     assert told(job, web=100) == ["web at None: 100"]
@@ -87,7 +87,7 @@ def test_the_stream_that_is_furthest_behind_counts(steps: int) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_a_stream_that_is_idle_holds_nothing_back(steps: int) -> None:
-    """Also behind steps, which tell that they are idle, and that they no longer are; while nothing comes."""
+    """Steps report when they become idle or active; this holds while no input arrives."""
     app = f"step {steps - 1}" if steps else "app"
     job = BatchRunner(telling(AT_ONCE, PATIENT, steps=steps), parallelism=2)
     assert told(job, web=100, app=30) == ["web at None: 100", f"{app} at None: 30"]
@@ -116,7 +116,7 @@ def test_when_all_are_idle_the_one_that_is_furthest_counts() -> None:
 
 
 def test_a_paused_step_before_a_union_holds_time() -> None:
-    """Though nothing comes to it for long: what waits in it is not late behind the union."""
+    """Even if it gets no input for long, its held records are not late after the union."""
     job = BatchRunner(telling(AT_ONCE, PATIENT, steps=1), parallelism=2)
     told(job, web=100, app=50)
     job.now += MINUTE
@@ -139,7 +139,7 @@ def test_what_holds_time_behind_a_union_is_told() -> None:
 
 
 def test_after_a_rescaling_a_step_tells_anew_how_far_it_is() -> None:
-    """Though nothing moves it: the union advances by its other streams."""
+    """It reports even if its watermark stays: the union advances by its other streams."""
     job = telling(steps=1)
     running = BatchRunner(job, parallelism=2)
     told(running, web=20, app=101)
@@ -149,7 +149,7 @@ def test_after_a_rescaling_a_step_tells_anew_how_far_it_is() -> None:
 
 
 def test_streams_that_count_on_arrival_are_one_on_arrival() -> None:
-    """Behind a step as well, in all of its tasks, whether or not anything comes to them."""
+    """This holds after a step as well, in all of its tasks, with or without input."""
     job = ps.Job("shop", key_groups=4)
     web, app = (job.data_stream(name, schema=Visit, event_time=ps.INGESTION_TIME) for name in ("web", "app"))
     web.union(passed(app, "step")).key_by("user").process("tell", Tell()).sink_to("told")
@@ -169,7 +169,7 @@ def windowed(job: ps.Job, stream: DataStream, assigner: ps.WindowAssigner) -> ps
 
 
 def told_of(result: BatchOutcome) -> Any:
-    """The panes of each key in their order, and what was late."""
+    """Return the panes of each key in order, and the late records."""
     panes: dict[str, list[Pane]] = {}
     for pane in result.output("panes"):
         panes.setdefault(pane.user, []).append(pane)
@@ -188,7 +188,9 @@ def told_of(result: BatchOutcome) -> Any:
 def test_a_union_is_as_one_topic_with_a_partition_for_each_stream(
     drawn: list[Stage], strategy: ps.Watermarks, idle: bool, sessions: bool, through: tuple[str, ...]
 ) -> None:
-    """In each micro-batch, on any number of tasks, restarted and rescaled, and whatever streams come through steps."""
+    """Each micro-batch is equal, on any number of tasks, restarted and rescaled, with any streams through
+    steps.
+    """
     assigner = ps.SessionWindows("6ms") if sessions else ps.TumblingWindows("10ms")
     strategy = strategy.with_idleness("20ms") if idle else strategy
     one = ps.Job("one", key_groups=5)

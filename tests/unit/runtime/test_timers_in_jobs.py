@@ -1,4 +1,4 @@
-"""Timers: whole jobs over micro-batches against plain Python, with a clock of the test's own."""
+"""Timers in whole jobs over micro-batches, against plain Python, with the test's own clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = dt.timedelta(seconds=1)
 
 @dataclass
 class Ask:
-    """What to do with a timer, so many seconds after the start."""
+    """What to do with a timer, some seconds after the start."""
 
     key: str
     act: str
@@ -137,7 +137,9 @@ ASKS = st.builds(
     )
 )
 def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
-    """In the first micro-batch not before it, behind controls; also after restarts and jumps of the clock."""
+    """It fires in the first micro-batch not before its time, after controls; also after restarts and clock
+    jumps.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.state.timeline._FEW", 3)
         job, model = job_of(), Model()
@@ -158,7 +160,7 @@ def test_every_timer_is_called_once_in_its_order(batches: Any) -> None:
 
 
 def test_timers_of_one_key_group_are_called_in_order_whatever_their_keys() -> None:
-    """By time, then name, then key."""
+    """The order is time, then name, then key."""
     job = job_of(partitions=1, key_groups=1)
     job.run(
         {"asks": [("d", [Ask(key, "register", at, name) for at in (2, 1) for name in "yx" for key in "ba"])]}
@@ -171,7 +173,7 @@ def test_timers_of_one_key_group_are_called_in_order_whatever_their_keys() -> No
 
 
 def test_a_timer_that_raises_is_a_dead_letter_and_not_called_again() -> None:
-    """What it did to the states is undone."""
+    """Its state changes are rolled back."""
     job = job_of()
     job.run({"asks": [("d", [Ask("a", "register", 1, "bad"), Ask("a", "register", 2)])]})
     job.now += 5 * SECOND
@@ -186,7 +188,7 @@ def test_a_timer_that_raises_is_a_dead_letter_and_not_called_again() -> None:
 
 
 def test_timers_wait_while_the_step_is_paused() -> None:
-    """As its data does, and come before it when the step continues."""
+    """They are held like its data, and come before the data when the step resumes."""
     job = job_of()
     job.run({"asks": [("d", [Ask("a", "register", 1)])]})
     job.run(commands(command_to("step", "pause")))
@@ -202,7 +204,7 @@ def test_timers_wait_while_the_step_is_paused() -> None:
 
 
 def test_commands_may_register_timers() -> None:
-    """For their keys."""
+    """The timers belong to the command's keys."""
     job = job_of()
     job.run(commands(command_to("step", "wake", 3, key="a")))
     job.now += 3 * SECOND
@@ -210,7 +212,7 @@ def test_commands_may_register_timers() -> None:
 
 
 def test_a_slot_runs_for_its_timers_alone() -> None:
-    """And not before the first of them."""
+    """It does not run before the first of them."""
     job = job_of()
     job.run({"asks": [("d", [Ask("a", "register", 5)])]})
     assert [wake for wake in job.wakes.values() if wake] == [(NOW + 5 * SECOND).timestamp() * 1000]
@@ -230,7 +232,7 @@ def test_a_slot_runs_for_its_timers_alone() -> None:
     ],
 )
 def test_what_is_no_timer_raises_where_it_is_registered(at: Any, name: str, reason: str) -> None:
-    """So that its record is to blame."""
+    """The record that registers it becomes a dead letter."""
 
     class Bad(Asking):
         def process_record(self, record: Ask, ctx: ps.Context) -> Iterator[Told]:
@@ -242,7 +244,7 @@ def test_what_is_no_timer_raises_where_it_is_registered(at: Any, name: str, reas
 
 
 def test_without_on_timer_there_are_no_timers() -> None:
-    """Said where one is registered."""
+    """Registering one raises."""
 
     class Without(ps.ProcessFunction):
         def process_record(self, record: Ask, ctx: ps.Context) -> Iterator[Told]:

@@ -1,4 +1,4 @@
-"""Event times that no datetime can tell, as whole numbers can: a dead letter, and the job continues."""
+"""Event times beyond the range of datetime, as integers allow: a dead letter each, and the job continues."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Number(ps.AggregateFunction[Reading, int, int]):
 @pytest.mark.parametrize("at", BEYOND)
 @pytest.mark.parametrize("max_ahead", [False, True])
 def test_a_time_beyond_all_dates_is_a_dead_letter(at: int, max_ahead: bool) -> None:
-    """And moves no watermark, so that others are not late for it; its reason says what to give."""
+    """The watermark does not move, so no other record becomes late; the reason says what to send instead."""
     strategy = ps.Watermarks.monotonous()
     job, _ = described(ps.TumblingWindows("10ms"), strategy.with_max_ahead("1h") if max_ahead else strategy)
     at_work = BatchRunner(job)
@@ -69,7 +69,7 @@ def test_a_time_beyond_all_dates_is_a_dead_letter(at: int, max_ahead: bool) -> N
 
 
 def test_a_field_that_counts_from_there_on_may_hold_such_a_time() -> None:
-    """And the record is a dead letter at the windows, beside one without it."""
+    """The record is then a dead letter at the windows; other records are processed."""
     job, stream = described(ps.TumblingWindows("10ms"))
     told = stream.with_event_time("told").key_by("sensor").window(ps.TumblingWindows("10ms"))
     told.count("told").sink_to("told")
@@ -83,7 +83,7 @@ def test_a_field_that_counts_from_there_on_may_hold_such_a_time() -> None:
 
 
 def test_a_window_with_a_bound_beyond_all_dates_emits_dead_letters() -> None:
-    """Its records may have times that can be; on both roads alike, and other windows emit."""
+    """The records' own times may be valid; both paths are alike, and other windows emit."""
     job, _ = described(ps.TumblingWindows("1d"))
     at_work = BatchRunner(job)
     first = run(at_work, Reading("a", LAST_MS), Reading("b", 1))
@@ -102,14 +102,14 @@ def test_a_window_with_a_bound_beyond_all_dates_emits_dead_letters() -> None:
 
 
 class Far(ps.WindowAssigner):
-    """A window that begins before all dates."""
+    """Assigns a window that begins before all dates."""
 
     def assign(self, reading: Reading, time_ms: int) -> list[ps.Window]:
         return [ps.Window(-(2**62), time_ms + 10)]
 
 
 def test_an_assigner_may_give_windows_beyond_all_dates() -> None:
-    """Whose results with bounds are dead letters, and others leave."""
+    """Results with bounds are dead letters, and others leave."""
     job = ps.Job("job")
     stream = job.data_stream("in", schema=Reading, event_time="at", watermarks=ps.Watermarks.monotonous())
     windows = stream.key_by("sensor").window(Far())

@@ -1,4 +1,4 @@
-"""The event time of what transforms and steps emit: it stays with the record, and steps behind go by it."""
+"""Event time of emissions: it stays with the record, and later steps use it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def twice(word: Word) -> Iterable[Word]:
 
 
 def test_transforms_keep_the_time() -> None:
-    """Of each record, whatever becomes of the others: dropped, doubled, or a dead letter."""
+    """This holds when other records are dropped, doubled, or dead letters."""
     job = ps.Job("j", key_groups=3)
     mapped = visits_of(job).filter(lambda visit: visit.number != 1).map(to_word)
     look(mapped.flat_map(twice, output=Word).filter(lambda word: word.text != "3"))
@@ -56,7 +56,7 @@ def test_transforms_keep_the_time() -> None:
 
 
 def test_windows_stand_behind_transforms_that_drop_the_field() -> None:
-    """They go by the time that the records keep."""
+    """Windows use the time kept with the records."""
     job = ps.Job("j", key_groups=3)
     count_windows(visits_of(job).map(to_word).key_by("key"), "counts")
     result = run_visits(BatchRunner(job), Visit("a", 1), Visit("a", 9), Visit("a", 10))
@@ -73,7 +73,7 @@ class Later(ps.ProcessFunction):
 
 
 def test_a_field_of_the_same_name_counts() -> None:
-    """What transforms and process functions write there is the time."""
+    """A field with the name of the event-time field gives the time of an emission."""
     job = ps.Job("j", key_groups=3)
     visits = visits_of(job)
     step, mapped = visits.key_by("user").process("later", Later()), visits.map(later)
@@ -92,7 +92,7 @@ class Change:
 
 
 class Busy(ps.ConnectedProcessFunction):
-    """Emits from everywhere: records, timers by both clocks, controls, commands, and by the side."""
+    """Emits from records, timers of both kinds, controls and commands, also to a side output."""
 
     side_outputs: ClassVar = {"aside": Word, "copies": Visit}
     limit = ps.Setting(int, 0)
@@ -125,7 +125,7 @@ def busy_job() -> tuple[ps.Job, ps.ProcessedStream]:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_what_a_step_emits_counts_at_what_it_came_of(partitions: int) -> None:
-    """The time of the record or the timer; of controls and commands that from which they hold, if there is one."""
+    """That is the time of the record or timer; for controls and commands their effective time, if any."""
     job, busy = busy_job()
     look(busy)
     look(busy.side_output("aside"), "aside")
@@ -152,7 +152,7 @@ def test_what_a_step_emits_counts_at_what_it_came_of(partitions: int) -> None:
         ("control old", 3),
     ]
     assert times_of(result, "aside") == [("aside 1", 10), ("aside 2", 12)]
-    # The timer is due when the watermark has reached the millisecond behind it.
+    # The timer is due when the watermark has reached its time minus one millisecond.
     assert times_of(run_visits(running, Visit("b", 16, 3))) == [
         ("3", 16),
         ("timer clock", None),
@@ -162,7 +162,7 @@ def test_what_a_step_emits_counts_at_what_it_came_of(partitions: int) -> None:
 
 
 def test_side_outputs_have_times_of_their_own() -> None:
-    """That with the field of the input goes by it, whatever the main output has."""
+    """One with the input's time field uses it, whatever the main output has."""
     _, busy = busy_job()
     assert busy.origin.time == busy.side_output("aside").origin.time == EVENT_TIME
     assert busy.side_output("copies").origin.time == "at"
@@ -174,7 +174,7 @@ class First(ps.WindowFunction):
 
 
 def test_what_has_no_time_is_a_dead_letter_at_windows_by_event_time() -> None:
-    """Windows that go without event time take it at the time of the micro-batch."""
+    """Windows without event time take it at the time of the micro-batch."""
     job, busy = busy_job()
     count_windows(busy.key_by("key"), "counts")
     busy.key_by("key").window(ps.CountWindows(1)).process("each", First()).sink_to("each")
@@ -189,7 +189,7 @@ def test_what_has_no_time_is_a_dead_letter_at_windows_by_event_time() -> None:
 
 
 def test_rolling_aggregates_keep_the_time() -> None:
-    """Each result counts at the record that it came with."""
+    """Each result has the time of the record that caused it."""
     job = ps.Job("j", key_groups=3)
     sums = visits_of(job).key_by("user").sum("sums", "number")
     sums.key_by("user").window(ps.TumblingWindows("10ms")).max("highest", "value").sink_to("highest")
@@ -198,7 +198,7 @@ def test_rolling_aggregates_keep_the_time() -> None:
 
 
 def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
-    """Also where it is an older record, with its own time in its field."""
+    """This holds also if the result is an older record with another time in its field."""
     job = ps.Job("j", key_groups=3)
     first = visits_of(job).key_by("user").reduce("first", lambda one, other: one)
     count_windows(first.key_by("user"), "counts")
@@ -207,7 +207,7 @@ def test_what_records_are_reduced_to_counts_at_the_time_of_the_record() -> None:
 
 
 class Vectorised(ps.ProcessFunction):
-    """Emits the even ones, backwards, and all aside."""
+    """Emits even numbers in reverse order, and all to a side output."""
 
     side_outputs: ClassVar = {"all": Word}
 
@@ -228,7 +228,7 @@ class Vectorised(ps.ProcessFunction):
 
 
 def test_columns_keep_the_times_of_their_rows() -> None:
-    """Also where a batch is halved to find who is to blame."""
+    """This includes batches that are halved to find the culprit."""
     job = ps.Job("j", key_groups=3)
     found = visits_of(job).key_by("user").process("columns", Vectorised())
     look(found)
@@ -240,7 +240,7 @@ def test_columns_keep_the_times_of_their_rows() -> None:
 
 
 def test_steps_without_a_key_keep_the_time() -> None:
-    """And so does what stands behind them, with a key or without one."""
+    """Steps after them keep it too, keyed or not."""
     job = ps.Job("j", key_groups=3)
     found = visits_of(job).process("words", ToWord())
     look(found)
@@ -253,7 +253,7 @@ def test_steps_without_a_key_keep_the_time() -> None:
 
 
 class Judged(ps.ProcessFunction):
-    """Reads a setting as it was at the time of the record."""
+    """Reads a setting as of the record's time."""
 
     limit = ps.Setting(int, 1)
 
@@ -273,7 +273,7 @@ def test_settings_behind_a_step_hold_from_an_event_time_on() -> None:
 
 
 class Remember(ps.ProcessFunction):
-    """Tells the word before, unless it is too old."""
+    """Emits the previous word, unless it has expired."""
 
     last = ps.ValueState(str, ttl=ps.Ttl(dt.timedelta(milliseconds=20), time="event"))
 
@@ -283,7 +283,7 @@ class Remember(ps.ProcessFunction):
 
 
 def test_values_expire_by_the_times_of_what_a_step_has_emitted() -> None:
-    """Though no field of it has them."""
+    """No field of theirs has the time."""
     job = ps.Job("j", key_groups=3)
     words_of(visits_of(job)).key_by("key").process("remember", Remember()).sink_to("look")
     running = BatchRunner(job)
@@ -293,7 +293,7 @@ def test_values_expire_by_the_times_of_what_a_step_has_emitted() -> None:
 
 
 def test_a_paused_step_keeps_the_times_of_what_waits() -> None:
-    """They are stored with it."""
+    """They are stored with the held records."""
     job = ps.Job("j", key_groups=3)
     look(words_of(visits_of(job)))
     running = BatchRunner(job, parallelism=2)
@@ -304,7 +304,7 @@ def test_a_paused_step_keeps_the_times_of_what_waits() -> None:
 
 
 def test_stamped_records_have_their_time_as_well() -> None:
-    """And their keys."""
+    """They have their keys, too."""
     job = ps.Job("j", key_groups=3)
     stamped = words_of(visits_of(job)).stamp_control_version()
     stamped.sink_to("stamped")
@@ -315,7 +315,7 @@ def test_stamped_records_have_their_time_as_well() -> None:
 
 
 def test_times_travel_only_where_a_step_behind_goes_by_them() -> None:
-    """Sinks get the fields of their records alone."""
+    """Sinks get only the fields of their records."""
     job = ps.Job("j", key_groups=3)
     words = words_of(visits_of(job))
     words.sink_to("words")
@@ -331,7 +331,7 @@ def test_times_travel_only_where_a_step_behind_goes_by_them() -> None:
 
 
 def test_times_that_no_datetime_can_tell_are_the_nearest() -> None:
-    """Where there are no watermarks, which they would move; as an integer of another unit may be."""
+    """This applies where no watermark depends on them; integers of another unit may be such times."""
     job = ps.Job("j", key_groups=3)
     words = words_of(job.data_stream("visits", schema=Visit, event_time="at"))
     look(words)
@@ -345,7 +345,7 @@ def test_times_that_no_datetime_can_tell_are_the_nearest() -> None:
 
 
 def test_where_records_have_no_time_nothing_behind_has() -> None:
-    """Windows by event time are refused there, as at the stream itself."""
+    """Event-time windows are refused there, as on the stream itself."""
     job = ps.Job("j")
     words = words_of(job.data_stream("visits", schema=Visit))
     assert words.origin.time is None
@@ -354,7 +354,7 @@ def test_where_records_have_no_time_nothing_behind_has() -> None:
 
 
 def test_control_streams_lose_the_time_that_they_drop() -> None:
-    """They take effect at the cut then, as any without one."""
+    """They then take effect at the cut, as without a time."""
     job = ps.Job("j")
     changes = job.control_stream("changes", schema=Change, effective_at="since")
     assert changes.map(lambda change: Word(change.key, ""), output=Word).origin.time is None

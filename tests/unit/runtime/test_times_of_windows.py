@@ -1,4 +1,4 @@
-"""The event time of what windows emit: the end of the window, or the time of what fired it where there is no end."""
+"""Event time of window results: the end of the window, or without an end the time of what fired it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FirstNumber(ps.WindowFunction):
 
 
 def test_reduced_records_count_at_the_end_of_their_window() -> None:
-    """And not at the time of the record that was left, which a second window may have done with."""
+    """The record's own time could be too old for a second window."""
     job = ps.Job("j", key_groups=3)
     windows = visits_of(job).key_by("user").window(ps.TumblingWindows("20ms"))
     first = windows.reduce("first", lambda one, other: one)
@@ -54,7 +54,7 @@ class AtStart(ps.WindowFunction):
 
 
 def test_a_window_function_may_say_the_time_itself() -> None:
-    """With the field of the stream; what it emits aside without one counts at the end."""
+    """The stream's time field gives it; side outputs without that field get the window's end."""
     job = ps.Job("j", key_groups=3)
     first = visits_of(job).key_by("user").window(ps.TumblingWindows("20ms")).process("first", AtStart())
     assert first.origin.time == "at"
@@ -66,7 +66,7 @@ def test_a_window_function_may_say_the_time_itself() -> None:
 
 
 class Remind(ps.ProcessFunction):
-    """Sets a timer a while behind what came, by a time that is in no field."""
+    """Sets a timer some time after a record's time, which is in no field."""
 
     def process_record(self, word: Word, ctx: ps.Context) -> None:
         assert ctx.event_time is not None
@@ -77,7 +77,7 @@ class Remind(ps.ProcessFunction):
 
 
 def test_timers_go_by_the_times_of_windows() -> None:
-    """And what these emit counts at the timer, in windows behind."""
+    """The timer's output has the timer's time in later windows."""
     job = ps.Job("j", key_groups=3)
     words = visits_of(job).key_by("user").window(ps.TumblingWindows("10ms")).process("first", FirstNumber())
     reminded = words.key_by("key").process("remind", Remind(), output=Seen)
@@ -91,7 +91,7 @@ def test_timers_go_by_the_times_of_windows() -> None:
 
 
 def test_late_records_keep_their_time() -> None:
-    """Also where it travels beside them."""
+    """This includes times that travel outside the fields."""
     job = ps.Job("j", key_groups=3)
     visits, words = visits_of(job), words_of(visits_of(job, name="others"))
     for name, keyed in (("field", visits.key_by("user")), ("beside", words.key_by("key"))):
@@ -107,7 +107,7 @@ def test_late_records_keep_their_time() -> None:
 
 
 def test_windows_without_an_end_count_at_what_fired_them() -> None:
-    """The record, or the timer by event time; when time ends there is none."""
+    """That is the record or the event-time timer; at the end of time there is none."""
     job = ps.Job("j", key_groups=3)
     keyed = visits_of(job).key_by("user")
     look(keyed.window(ps.CountWindows(2)).process("two", FirstNumber()), "pairs")
@@ -120,7 +120,7 @@ def test_windows_without_an_end_count_at_what_fired_them() -> None:
 
 
 def test_windows_by_the_clock_count_at_their_last_millisecond() -> None:
-    """Though their visits have times of their own."""
+    """The visits' own times do not count."""
     job = ps.Job("j", key_groups=3)
     by_clock = visits_of(job).key_by("user").window(ps.TumblingWindows("1s", time="processing"))
     look(by_clock.process("first", FirstNumber()))
@@ -131,7 +131,7 @@ def test_windows_by_the_clock_count_at_their_last_millisecond() -> None:
 
 
 def test_windows_behind_windows_by_ingestion_time() -> None:
-    """The first count what came within their second, and the second what these were."""
+    """The first count arrivals of a second, and the second count those results."""
     job = ps.Job("j", key_groups=3)
     visits = visits_of(job, ps.INGESTION_TIME).key_by("user")
     first = visits.window(ps.TumblingWindows("1s")).count("first").key_by("user")
@@ -147,7 +147,7 @@ def test_windows_behind_windows_by_ingestion_time() -> None:
 
 
 def test_the_clock_fires_global_windows_by_ingestion_time_when_it_is() -> None:
-    """What arrives counts at that time, and so does what a timer by the clock has fired."""
+    """Arriving records have the arrival time, and so do results fired by a processing-time timer."""
     job = ps.Job("j", key_groups=3)
     every = visits_of(job, ps.INGESTION_TIME).key_by("user").window(ps.GlobalWindows())
     look(every.trigger(ps.ContinuousProcessingTimeTrigger("1s")).process("all", FirstNumber()), "every")

@@ -1,4 +1,4 @@
-"""What is kept for a time: whole jobs over micro-batches against plain Python, with a clock of the test's own."""
+"""Time to live in whole jobs over micro-batches, against plain Python, with the test's own clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Seen:
 
 
 class Acts(ps.ProcessFunction):
-    """Does to a state what a record says, emits what is there, and raises if the record says so."""
+    """Applies a record's actions to a state, emits the content, and raises if the record says so."""
 
     def process_record(self, record: Touch, ctx: ps.Context) -> Iterator[Seen]:
         state = getattr(self, record.state)
@@ -86,7 +86,7 @@ ACTS = ["write", "write", "look", "look", "clear", "blind", "write!", "look!", "
 
 @dataclass
 class Model:
-    """What the states hold: for each key and state a number, and the second in which it is gone."""
+    """The model: for each key and state a number, and the second in which it expires."""
 
     by_event: bool
     held: dict[tuple[int, str], tuple[int, float]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Model:
         touched = act in ("write", "blind")
         if act in ("write", "blind", "clear"):
             count = {"write": count + 1, "blind": 1, "clear": 0}[act]
-        # What is looked at after a late write may be gone already.
+        # A value read after a late write may have expired already.
         after = float("inf") if record.state == "kept" else max(expires, time + AFTER.total_seconds())
         if touched or (count and record.state in ("read", "read_items", "total")):
             expires = after
@@ -139,7 +139,7 @@ BATCHES = st.lists(
 @examples(20)
 @given(batches=BATCHES)
 def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, batches: Any) -> None:
-    """Also in the same micro-batch, after reloads, and whatever records that raised have touched."""
+    """This holds within a micro-batch, after reloads, and after records that raised."""
     groups, partitions = (1, 1) if by_event else (4, 2)
     job = job_of(acts("event" if by_event else "processing"), key_groups=groups, partitions=partitions)
     model = Model(by_event)
@@ -182,7 +182,7 @@ class InBulk(ps.ProcessFunction):
 
 
 def test_columns_are_kept_alive_and_expire() -> None:
-    """Reading a column keeps what it holds of the keys that came."""
+    """Reading a column refreshes the values of the keys in the batch."""
     job = ps.Job("j", key_groups=2)
     stream = job.data_stream("touches", schema=Touch)
     stream.key_by("key").process("step", InBulk(), output=Seen).sink_to("seen")
@@ -207,7 +207,7 @@ class Keys(ps.ConnectedProcessFunction):
 
 
 def test_keys_whose_values_have_expired_are_no_keys() -> None:
-    """For ctx.keys(), although they are still in the table."""
+    """ctx.keys() omits them, although they are still in the table."""
     job = ps.Job("j", key_groups=2)
     control = job.control_stream("asks", schema=Touch)
     data = job.data_stream("touches", schema=Touch)
@@ -222,7 +222,7 @@ def test_keys_whose_values_have_expired_are_no_keys() -> None:
 
 
 def test_event_time_needs_records_that_have_it() -> None:
-    """Said when the job is described."""
+    """The error comes when the job is described."""
     job = ps.Job("j")
     stream = job.data_stream("touches", schema=Touch).key_by("key")
     with pytest.raises(
@@ -232,7 +232,7 @@ def test_event_time_needs_records_that_have_it() -> None:
 
 
 def test_a_state_may_get_and_lose_its_time_to_live() -> None:
-    """What was written before is kept; what has a time loses it with the declaration."""
+    """Earlier values are kept; removing the declaration removes their expiry."""
 
     def counting(ttl: ps.Ttl | None) -> BatchRunner:
         class Counting(ps.ProcessFunction):
@@ -255,7 +255,7 @@ def test_a_state_may_get_and_lose_its_time_to_live() -> None:
 
 
 def test_what_nobody_touches_any_more_goes_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each micro-batch looks at a bounded number of rows, and in the end nothing is left."""
+    """Each micro-batch checks a bounded number of rows, and in the end none is left."""
     monkeypatch.setattr("penstock.state.slot_tables._SWEPT_ROWS", 10)
     job = job_of(acts("processing"), key_groups=1, partitions=1)
     job.run({"touches": [("p", [Touch(key, "value", "blind") for key in range(200)])]})
@@ -264,13 +264,13 @@ def test_what_nobody_touches_any_more_goes_little_by_little(monkeypatch: pytest.
     for _ in range(25):
         report = job.run({"touches": [("p", [Touch(1000, "kept", "write")])]})
         held.append(report.counts("keys")["step"])
-    # What is left when most of it has gone is written whole.
+    # Once most rows are gone, the rest is rewritten completely.
     assert held[:10] == [191 - 10 * number for number in range(10)]
     assert held[-1] == 1
 
 
 def test_sweeping_goes_on_where_it_was_when_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the rows that come last would never be looked at."""
+    """Otherwise the last rows would never be checked."""
     monkeypatch.setattr("penstock.state.slot_tables._SWEPT_ROWS", 10)
     job = job_of(acts("processing"), key_groups=4, partitions=1)
     job.run({"touches": [("p", [Touch(key, "kept", "blind") for key in range(100)])]})
@@ -294,7 +294,7 @@ class Mark:
 
 
 class Marked(ps.ProcessFunction):
-    """Tells whether the mark before is still there."""
+    """Emits whether the previous mark is still there."""
 
     last = ps.ValueState(int, ttl=ps.Ttl(dt.timedelta(milliseconds=20), time="event"))
 
@@ -305,7 +305,7 @@ class Marked(ps.ProcessFunction):
 
 @pytest.mark.parametrize("last_key", range(8))
 def test_in_real_time_values_expire_as_records_come(last_key: int) -> None:
-    """A record with a later time, of any key, comes last, so the values before it are still there."""
+    """Each round's records of a later time come last, so earlier values are still there."""
     job = ps.Job("marks", key_groups=16)
     marks = job.data_stream("marks", schema=Mark, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
     marks.key_by("key").process("marked", Marked()).sink_to("seen")

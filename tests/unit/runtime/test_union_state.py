@@ -1,4 +1,4 @@
-"""Union list state: each part sees its own items, and after a restore those of all parts as they were then."""
+"""Union list state: each part sees its own items, and after a restore also those of all parts at that time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Seen:
 
 
 class Sharing(ps.ProcessFunction):
-    """Does what the records say, and tells what the part sees then."""
+    """Applies the records' actions, and emits what the part then sees."""
 
     numbers = ps.UnionListState(int)
     plain = ps.OperatorListState(int)
@@ -77,7 +77,7 @@ class Sharing(ps.ProcessFunction):
 
 
 class SharingInBulk(Sharing):
-    """The same, all records of a call at once."""
+    """The same for all records of a call at once."""
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> Any:
         told = [self._changed(Change(**row)) for row in records.to_pylist()]
@@ -155,7 +155,7 @@ CHANGES = st.dictionaries(
 def test_parts_see_what_plain_python_says(
     function: type[Sharing], batches: list[tuple[dict[str, list[Change]], int]], tasks: int
 ) -> None:
-    """Whatever is done, over restores with any number of tasks; and a replay gives the same bytes."""
+    """This holds for any actions, over restores with any number of tasks; a replay gives the same bytes."""
     job = sharing(function())
     running = BatchRunner(job, parallelism=tasks)
     plain = Plain()
@@ -171,7 +171,7 @@ def test_parts_see_what_plain_python_says(
 
 @pytest.mark.parametrize("function", [Sharing, SharingInBulk])
 def test_what_cannot_be_stored_costs_its_record(function: type[Sharing]) -> None:
-    """The items beside it stay."""
+    """The other items stay."""
     running = BatchRunner(sharing(function()), parallelism=2)
     changes = [Change("add", 1), Change("unstorable", 2), Change("add", 3)]
     result = running.run({"changes": [("a", changes)]})
@@ -181,7 +181,7 @@ def test_what_cannot_be_stored_costs_its_record(function: type[Sharing]) -> None
 
 
 def test_the_union_grows_by_no_duplicates() -> None:
-    """However often the job is restored; a part sees what others have added only then."""
+    """This holds for repeated restores; a part sees other parts' new items only after one."""
     job = sharing(Sharing())
     running = BatchRunner(job, parallelism=2)
     adding = {"changes": [(source, [Change("add", number)]) for number, source in enumerate(SOURCES)]}
@@ -195,7 +195,7 @@ def test_the_union_grows_by_no_duplicates() -> None:
 
 
 def test_handlers_see_the_union_of_each_part() -> None:
-    """Also when no record came since the restore."""
+    """This holds also before the first record after a restore."""
     job = sharing(Sharing())
     running = BatchRunner(job, parallelism=2)
     running.run({"changes": [("a", [Change("add", 1)]), ("b", [Change("add", 2)])]})

@@ -1,4 +1,4 @@
-"""Unions of data streams in whole jobs: where records come from, what time it is, and against one stream of all."""
+"""Unions of data streams in whole jobs: the records' streams, event time, and equality with a single stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Count(ps.ProcessFunction):
 
 
 class CountBatch(ps.ProcessFunction):
-    """Tells of each batch from which stream it is."""
+    """Emits for each batch its stream."""
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> pa.RecordBatch:
         if min(records.column("number").to_pylist()) < 0:
@@ -65,7 +65,7 @@ class Gather(ps.ProcessFunction):
 
 
 class Sorted(ps.ProcessFunction):
-    """Lets visits with odd numbers leave by the side."""
+    """Sends visits with odd numbers to a side output."""
 
     side_outputs: ClassVar[dict[str, Any]] = {"odd/ones": Visit}
 
@@ -92,7 +92,7 @@ def web_and_app(**given: Any) -> tuple[ps.Job, Any, Any]:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_records_of_several_streams_share_the_state_of_their_key(partitions: int) -> None:
-    """Within a micro-batch they come stream by stream, in the order of the union, and say from which."""
+    """Within a micro-batch they come stream by stream, in the order of the union, with their stream's name."""
     job, web, app = web_and_app()
     web.union(app).key_by("user").process("count", Count()).sink_to("seen")
     running = BatchRunner(job, parallelism=partitions)
@@ -119,7 +119,7 @@ def test_a_batch_is_of_one_stream() -> None:
 
 
 def test_branches_of_one_stream_come_one_after_the_other() -> None:
-    """However their records are cut into blocks, they do not mix."""
+    """Their records do not mix, for any division into blocks."""
     job = ps.Job("shop", key_groups=1)
     web = job.data_stream("web", schema=Visit)
     everything = web.map(as_it_is, output=Visit).union(web.filter(is_even))
@@ -142,7 +142,7 @@ def test_unions_of_unions_go_by_their_order() -> None:
 
 
 def test_a_source_and_what_steps_emit_are_one_stream() -> None:
-    """Records that come straight wait for those of the steps before; outputs by the side are streams as well."""
+    """Records straight from the source wait for those of earlier steps; side outputs are streams as well."""
     job, web, app = web_and_app()
     sorted_ = app.key_by("user").process("sort", Sorted())
     again = sorted_.key_by("user").process("again", Sorted())
@@ -168,7 +168,7 @@ def test_a_source_and_what_steps_emit_are_one_stream() -> None:
 
 
 def test_a_union_goes_to_several_places() -> None:
-    """Through stateless functions, into sinks with the keys of messages, and into steps."""
+    """It goes through stateless functions, into sinks with message keys, and into steps."""
     job, web, app = web_and_app()
     sorted_ = app.key_by("user").process("sort", Sorted())
     union = web.union(sorted_)
@@ -183,7 +183,7 @@ def test_a_union_goes_to_several_places() -> None:
 
 
 def test_places_of_different_streams_do_not_clash() -> None:
-    """Without a key records go by their stream and partition, as they do without a union."""
+    """Without a key, records are partitioned by stream and partition, as without a union."""
     inputs = {
         "web": [("0", [Visit("", 0, number) for number in (1, 2)])],
         "app": [("0", [Visit("", 0, number) for number in (3, 4)])],
@@ -206,7 +206,7 @@ def test_places_of_different_streams_do_not_clash() -> None:
 def test_a_dead_letter_tells_from_where_its_record_really_came(
     function: Any, raw_streams: tuple[str, ...]
 ) -> None:
-    """With its stream, partition and place there, and its bytes where its source has any."""
+    """It has the stream, partition and position there, and the bytes if its source has them."""
     job, web, app = web_and_app()
     renamed = app.key_by("user").process("sort", Sorted()).map(as_it_is, output=Visit)
     union = web.union(renamed)
@@ -242,7 +242,7 @@ def test_letters_on_the_way_through_a_union_tell_from_where_as_well() -> None:
 
 
 class Steered(ps.ConnectedProcessFunction):
-    """Lets records through whose number is at least what was asked for their key and for all."""
+    """Passes records on whose number is at least the minimum set for their key and for all."""
 
     least = ps.ValueState(int)
     least_of_all = ps.BroadcastState(str, int)

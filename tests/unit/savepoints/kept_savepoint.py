@@ -1,6 +1,7 @@
-"""A savepoint with all kinds of state, as each version of the format was written: `python kept_savepoint.py FOLDER`.
+"""Writes a savepoint with all kinds of state, in the present version of the format: `python kept_savepoint.py
+FOLDER`.
 
-What is in tests/data stays as it is; a new version of the format gets a folder of its own beside it.
+Savepoints in tests/data are never changed; a new version of the format gets its own folder beside them.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ BARE = Room("", Sensor(-1), Sensor(0, ""), [], {}, None, None, None, None, None)
 
 
 def steps() -> list[StepWith]:
-    """The steps of the job, with what they hold."""
+    """Return the steps of the job, with their state."""
     rooms: dict[str, Any] = {
         "flag": ps.ValueState(bool),
         "count": ps.ValueState(int),

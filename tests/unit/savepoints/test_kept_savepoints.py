@@ -1,4 +1,4 @@
-"""Kept savepoints: what earlier versions have written is read by this one."""
+"""Stored savepoints: those of earlier versions are readable by this one."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ VERSIONS = sorted(path.name for path in KEPT.iterdir() if path.is_dir())
 
 
 def plain(value: Any) -> Any:
-    """The versions of a temporal state as pairs."""
+    """Return the versions of a temporal state as pairs."""
     if isinstance(value, list) and value and type(value[0]).__name__ == "Version":
         return [(version.at, version.value) for version in value]
     return value
 
 
 class Found:
-    """What the slots of a seed hold."""
+    """The state in the slots of a seed."""
 
     def __init__(self, uri: str, folder: Path, parallelism: int) -> None:
         job = job_of(steps(), GROUPS)
@@ -112,7 +112,7 @@ class Found:
 def test_a_kept_savepoint_is_sound_and_gives_what_was_put_into_it(
     version: str, parallelism: int, tmp_path: Path
 ) -> None:
-    """All kinds of state, what is kept once for a step, data that waits, positions, and the files of sources."""
+    """It has all kinds of state, per-step state, held data, positions, and the files of sources."""
     uri = str(KEPT / version)
     assert verify(uri).defects == ()
     found = Found(uri, tmp_path / "seed", parallelism)
@@ -143,7 +143,7 @@ def test_a_kept_savepoint_is_sound_and_gives_what_was_put_into_it(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_kept_savepoint_says_what_it_is(version: str) -> None:
-    """As the commands show it, and as a job takes it over."""
+    """The commands show the description, and a job restores by it."""
     store = open_store(str(KEPT / version))
     manifest = read_manifest(store)
     assert f"v{manifest.version}" == version
@@ -155,7 +155,7 @@ def test_a_kept_savepoint_says_what_it_is(version: str) -> None:
 
 
 def test_this_version_still_writes_what_it_keeps(tmp_path: Path) -> None:
-    """Else the format has changed, and needs another version and a savepoint of its own here."""
+    """Otherwise the format has changed, and needs a new version and a savepoint of its own here."""
     make(tmp_path / "sp")
     kept = read_manifest(open_store(str(KEPT / VERSIONS[-1])))
     made = read_manifest(open_store(str(tmp_path / "sp")))

@@ -1,4 +1,4 @@
-"""States that are too large to be held at once are captured and given away in pieces, and stay what they are.
+"""States too large for memory are captured and distributed in pieces, unchanged.
 
 The bounds are so low here that every piece is a row or a key group, or nearly so.
 """
@@ -44,7 +44,7 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a folder of its ow
 
 @contextlib.contextmanager
 def bounds(size: int) -> Iterator[None]:
-    """All bounds of memory, in bytes."""
+    """Set all bounds of memory, in bytes."""
     with contextlib.ExitStack() as stack:
         for module, name in (
             (table_formats, "_PIECE_BYTES"),
@@ -70,7 +70,9 @@ def bounds(size: int) -> Iterator[None]:
 def test_what_is_captured_and_given_away_in_pieces_is_the_same(
     drawn: JobWith, before: int, after: int, key_groups: int, form: str, size: int
 ) -> None:
-    """For all kinds of state, keys and formats, through a seed and back; and the same as without any bound."""
+    """This holds for all kinds of state, keys and formats, through a seed and back; the result equals that
+    without a bound.
+    """
     stored = StoredJob(drawn, before)
     if any(step.held for step in drawn.steps):
         key_groups = drawn.key_groups
@@ -90,14 +92,14 @@ def test_what_is_captured_and_given_away_in_pieces_is_the_same(
 
 
 def texts(parallelism: int = 2) -> StoredJob:
-    """A text of 1000 characters for each of 40 keys."""
+    """Return a text of 1000 characters for each of 40 keys."""
     rows = {key: {"text": f"{key:04}" * 250} for key in range(40)}
     return StoredJob(JobWith([StepWith({"text": ps.ValueState(str)}, (int,), [rows, {}])], 8), parallelism)
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow"])
 def test_no_file_is_larger_than_the_bound(tmp_path: Path, form: str) -> None:
-    """Each has as many rows as fit, in the order of their keys, and all are the same when they are written again."""
+    """Each has as many rows as fit, in order of key, and writing again gives equal files."""
     stored = texts()
     with bounds(3500):
         found = [captured(tmp_path / f"{number}", stored.state, form, stored.read) for number in range(2)]
@@ -116,7 +118,7 @@ def test_no_file_is_larger_than_the_bound(tmp_path: Path, form: str) -> None:
 
 @contextlib.contextmanager
 def arrow_memory() -> Iterator[pa.MemoryPool]:
-    """Arrow's memory from here on, with the most that there was of it."""
+    """Measure Arrow's memory from here on, with its maximum."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
     pa.set_memory_pool(pool)
@@ -127,7 +129,7 @@ def arrow_memory() -> Iterator[pa.MemoryPool]:
 
 
 def test_a_small_part_of_a_large_state_is_in_memory(tmp_path: Path) -> None:
-    """Of 8 MB here, whose files are smaller: for whoever captures it and for whoever gives it away."""
+    """The state has 8 MB here, in smaller files; this holds for capturing and for distributing."""
     rows = {key: {"text": 5 * random.Random(key).randbytes(1000).hex()} for key in range(800)}
     stored = StoredJob(JobWith([StepWith({"text": ps.ValueState(str)}, (int,), [rows, {}])], 64), 2)
     changes = plan_changes(stored.state.steps, stored.state.steps)
@@ -141,7 +143,7 @@ def test_a_small_part_of_a_large_state_is_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_piece_of_a_large_state_that_is_missing_is_told() -> None:
-    """And not taken for key groups without keys."""
+    """It is not taken for key groups without keys."""
     stored = texts(1)
     ((_, entries),) = stored.stored.items()
     schema = stored.state.steps["step 0"].schema
@@ -156,7 +158,7 @@ def test_a_piece_of_a_large_state_that_is_missing_is_told() -> None:
 
 
 def test_entries_that_are_too_many_for_the_memory_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are read from there."""
+    """They are read from there."""
     monkeypatch.setattr(gathered_entries, "_MAX_BYTES", 10)
     entries = GatheredEntries()
     expected = {f"name/{number}": bytes([number]) * number for number in range(20)}
@@ -167,12 +169,12 @@ def test_entries_that_are_too_many_for_the_memory_are_on_disk(monkeypatch: pytes
     assert len(entries) == 20
     entries.add("name/20", pa.py_buffer(b"20"))
     assert entries["name/20"] == b"20"
-    # Of what is on disk only what is looked at is read.
+    # Only the requested entries are read from disk.
     assert isinstance(entries["name/19"], memoryview)
 
 
 class Noting(CountRecords):
-    """Keeps a long text for each key as well."""
+    """Also keeps a long text for each key."""
 
     text = ps.ValueState(str)
 
@@ -182,7 +184,7 @@ class Noting(CountRecords):
 
 
 def test_a_job_goes_on_from_a_seed_of_many_versions(tmp_path: Path) -> None:
-    """As from one of a single version: it counts on, and writes a log that others can read."""
+    """It works as with a single version: it counts on, and writes a log that others can read."""
     job = ps.Job("noting", key_groups=8)
     job.data_stream("readings", schema=Reading).key_by("room").process("count", Noting()).sink_to("out")
     readings = [Reading(room) for room in range(100)]

@@ -1,4 +1,4 @@
-"""Rescaling: another number of tasks for the same state, all or nothing, wherever it is killed."""
+"""Rescaling: the same state for another number of tasks, atomically, wherever it is killed."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ SPARK = {"offsets", "commits", "state", "metadata"}
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No power fails here, and files are many."""
+    """Skip fsync: no power failure is simulated here, and there are many files."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # as os.fsync
 
 
 def digest(checkpoint: Checkpoint, place: Path) -> str:
-    """Of what the checkpoint holds."""
+    """Return a digest of the checkpoint's content."""
     shutil.rmtree(place, ignore_errors=True)
     return capture(NO_SESSION, checkpoint, Capture("dump", str(place), "csv")).digest
 
@@ -57,7 +57,7 @@ def names(folder: Path) -> set[str]:
 
 
 def check_rescaled(checkpoint: Checkpoint, place: Path, expected: str) -> None:
-    """The state is the same, Spark begins anew, and the micro-batches are counted on."""
+    """Check that the state is the same, Spark starts anew, and the numbering of micro-batches continues."""
     lineage = checkpoint.stored_lineage()
     assert lineage is not None
     assert (lineage.parallelism, lineage.first_batch, lineage.id) == (3, 3, "abc")
@@ -74,7 +74,7 @@ def check_rescaled(checkpoint: Checkpoint, place: Path, expected: str) -> None:
 def test_the_state_is_given_to_another_number_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And back again, from the seeds that no slot has taken over yet."""
+    """It is also moved back, from seeds that no slot has restored yet."""
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     before = digest(checkpoint, tmp_path / "before")
     assert rescale(NO_SESSION, checkpoint, 3) == checkpoint.stored_lineage()
@@ -88,7 +88,7 @@ def test_the_state_is_given_to_another_number_of_tasks(
 def test_a_killed_rescaling_is_not_begun_or_comes_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every second change of the file system; and so is what brings it to its end."""
+    """The kill comes at every second change of the file system; the completion may be killed as well."""
     original = committed_rooms(tmp_path / "original", monkeypatch)
     expected = digest(original.checkpoint, tmp_path / "expected")
     outcomes = []
@@ -109,14 +109,14 @@ def test_a_killed_rescaling_is_not_begun_or_comes_to_its_end(
         outcomes.append(lineage.parallelism)
         if lineage.parallelism == 2:
             assert names(folder) >= SPARK
-            # What is left of it does not disturb the next one, which finds the state as it was.
+            # Its remains do not disturb the next one, which finds the old state.
             if number % 10 == 0:
                 rescale(NO_SESSION, checkpoint, 3)
                 check_rescaled(checkpoint, tmp_path / "found", expected)
         else:
             check_rescaled(checkpoint, tmp_path / "found", expected)
         shutil.rmtree(folder)
-    # First it is as if nothing had been asked, from one moment on it is done.
+    # Before one moment nothing has changed, after it the rescaling is done.
     assert outcomes == sorted(outcomes)
     assert set(outcomes) == {2, 3}
 
@@ -124,7 +124,7 @@ def test_a_killed_rescaling_is_not_begun_or_comes_to_its_end(
 def test_a_micro_batch_that_was_not_finished_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Since its plan is for the tasks as they were."""
+    """Its plan is for the old tasks."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     rooms.commit(2, planned=3)
     before = names(rooms.folder)
@@ -138,7 +138,7 @@ def test_a_micro_batch_that_was_not_finished_comes_first(
 
 
 def test_a_mode_does_not_change_within_a_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even within the first one, when there is no state yet."""
+    """This includes the first one, when there is no state yet."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     check_mode_change(rooms.checkpoint)
     rooms.commit(2, planned=3)
@@ -156,7 +156,7 @@ def test_a_mode_does_not_change_within_a_micro_batch(tmp_path: Path, monkeypatch
 def test_there_are_no_more_tasks_than_key_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:
-    """Nor fewer than one."""
+    """There is at least one task."""
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     with pytest.raises(CheckpointError) as caught:
         rescale(NO_SESSION, checkpoint, parallelism)
@@ -166,13 +166,13 @@ def test_there_are_no_more_tasks_than_key_groups(
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    """By its folder."""
+    """The error names the folder."""
     with pytest.raises(CheckpointError, match="is not a checkpoint of a job"):
         rescale(NO_SESSION, Checkpoint(tmp_path), 3)
 
 
 def test_without_any_state_only_the_number_changes(tmp_path: Path) -> None:
-    """A job that has not committed anything has nothing to be captured."""
+    """A job without any commit has nothing to capture."""
     checkpoint = Checkpoint.open(str(tmp_path / "cp"))
     from penstock.jobs.compile import wanted_lineage
 
@@ -183,7 +183,7 @@ def test_without_any_state_only_the_number_changes(tmp_path: Path) -> None:
 
 
 def test_what_began_from_a_savepoint_and_has_not_run_keeps_its_positions(tmp_path: Path) -> None:
-    """Since Spark has noted none."""
+    """Spark has noted no positions yet."""
     snapshot(tmp_path / "sp", "arrow")
     checkpoint = Checkpoint.open(str(tmp_path / "cp"))
     settings = RunSettings(parallelism=2, from_savepoint=str(tmp_path / "sp"))
@@ -198,7 +198,7 @@ def test_what_began_from_a_savepoint_and_has_not_run_keeps_its_positions(tmp_pat
 def test_a_stream_that_was_not_read_keeps_where_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's log has nothing of it."""
+    """Spark's log has no entry for it."""
     checkpoint = committed_rooms(tmp_path / "cp", monkeypatch).checkpoint
     lineage = checkpoint.stored_lineage()
     assert lineage is not None
@@ -212,7 +212,9 @@ def test_a_stream_that_was_not_read_keeps_where_it_began(
 def test_slots_that_have_run_are_read_from_spark_and_the_others_from_their_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:
-    """Each once, whatever ran first; also with more tasks than key groups, some of which have none."""
+    """Each is read once, whatever ran first; also with more tasks than key groups, some of which then have
+    none.
+    """
     snapshot(tmp_path / "sp", "arrow")
     job = rooms()
     state = declared_state(job)
@@ -249,7 +251,7 @@ def of(seed: Path, parallelism: int) -> Any:
 
 
 def test_every_slot_has_the_number_of_its_partition() -> None:
-    """Since Spark's state and seeds distinguish it alike."""
+    """Spark's state and seeds both identify slots by it."""
     for key_groups, parallelism in itertools.product(range(1, 9), range(1, 12)):
         found = first_key_groups(key_groups, parallelism)
         assert list(found.values()) == [s.key_groups[0] for s in slots(key_groups, parallelism).values()]
@@ -263,7 +265,7 @@ def counting() -> ps.Job:
 
 
 def test_a_worker_that_kept_older_tables_of_a_slot_takes_over_its_seed(tmp_path: Path) -> None:
-    """A job that is rescaled and then rescaled back has slots that its workers know from before."""
+    """A job that is rescaled and then rescaled back has slots that its workers have cached."""
     job = counting()
     readings = [Reading(number) for number in range(8)]
     before = BatchRunner(job, parallelism=2)
@@ -285,7 +287,7 @@ def test_a_worker_that_kept_older_tables_of_a_slot_takes_over_its_seed(tmp_path:
 
 
 def test_all_slots_of_a_seed_together_hold_what_the_snapshot_does(tmp_path: Path) -> None:
-    """Each key in the slot of its key group, and in no other."""
+    """Each key is only in the slot of its key group."""
     snapshot(tmp_path / "sp", "arrow")
     state = declared_state(rooms())
     changes = plan_changes(state.steps, state.steps)
@@ -308,7 +310,7 @@ def test_all_slots_of_a_seed_together_hold_what_the_snapshot_does(tmp_path: Path
 
 
 def test_a_parameter_of_windows_that_a_command_has_set_stays() -> None:
-    """It is kept as a setting of the step, also after a savepoint."""
+    """It is stored as a setting of the step, also after a savepoint."""
     job = ps.Job("sums", key_groups=8)
     visits = job.data_stream(
         "visits",

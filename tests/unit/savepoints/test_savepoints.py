@@ -1,4 +1,4 @@
-"""Savepoints: their ids and places, which of them there are, and how one is deleted."""
+"""Savepoints: ids, places, listing and deletion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOON = dt.datetime(2026, 1, 2, 12, 0, 5, tzinfo=dt.UTC)
 
 
 def test_ids_sort_by_time_and_do_not_repeat() -> None:
-    """Also within a second."""
+    """This holds within a second, too."""
     ids = {new_id(NOON) for _ in range(50)}
     assert len(ids) == 50
     assert all(re.fullmatch(r"sp-20260102-120005-[0-9a-f]{6}", found) for found in ids)
@@ -28,14 +28,14 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
 
 
 def test_savepoints_stand_beside_their_checkpoint(tmp_path: Path) -> None:
-    """So that they outlive it; also on its store."""
+    """So they outlive the checkpoint; this includes object stores."""
     assert savepoints_root(tmp_path / "cp") == str(tmp_path / "cp.savepoints")
     note_home(tmp_path, "s3://bucket/rooms")
     assert savepoints_root(tmp_path) == "s3://bucket/rooms.savepoints"
 
 
 def test_finished_savepoints_are_listed_oldest_first(tmp_path: Path) -> None:
-    """What has no manifest, a damaged one, or stands deeper, is none."""
+    """Folders without a manifest, with a damaged one, or deeper are not listed."""
     for name in ("b", "a", "c"):
         snapshot(tmp_path / name, "arrow")
     (tmp_path / "b" / MANIFEST).unlink()
@@ -64,7 +64,7 @@ def test_a_savepoint_is_named_by_its_id_or_its_place(tmp_path: Path) -> None:
 
 
 def test_a_savepoint_is_deleted_whole(tmp_path: Path) -> None:
-    """Only what is one."""
+    """Other folders are not deleted."""
     snapshot(tmp_path / "sp", "arrow")
     files = [path for path in (tmp_path / "sp").rglob("*") if path.is_file()]
     assert dispose(str(tmp_path / "sp")) == len(files)
@@ -79,7 +79,7 @@ def test_a_savepoint_is_deleted_whole(tmp_path: Path) -> None:
 
 
 def test_a_deletion_that_is_killed_leaves_no_savepoint(tmp_path: Path) -> None:
-    """The manifest goes first, so what is left does not look like one."""
+    """The manifest is deleted first, so the rest does not look like a savepoint."""
     for number in range(5):
         place = tmp_path / f"sp-{number}"
         snapshot(place, "arrow")

@@ -1,4 +1,4 @@
-"""Capturing: what slots hold becomes a snapshot, and from it the same for any number of tasks and key groups."""
+"""Capturing: slots become a snapshot, which restores equally for any number of tasks and key groups."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.snapshot_reader import verify
 
 NO_SESSION: Any = None
-# Thousands of small files, which need no disk.
+# Thousands of small files, which need not reach a disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a folder of its own is made there
 
 
 def check_expected(job: StoredJob, manifest: Manifest) -> None:
-    """What is in the snapshot is what the states were set to."""
+    """Check that the snapshot has the values that were set."""
     for name, (spec, keys, values, key_type) in job.expected.items():
         if name not in {table.name for table in manifest.tables}:
             continue
@@ -63,9 +63,9 @@ def check_expected(job: StoredJob, manifest: Manifest) -> None:
 def test_a_snapshot_of_what_began_from_a_snapshot_has_the_same_content(
     drawn: JobWith, before: int, after: int, key_groups: int, form: str, again: str
 ) -> None:
-    """For all kinds of state, keys and formats, at another parallelism and with other key groups.
+    """All kinds of state, keys and formats are tested, at another parallelism and with other key groups.
 
-    Data that waits for a paused step is by key group, and needs the same ones.
+    Data held for a paused step is stored by key group, and needs the same ones.
     """
     stored = StoredJob(drawn, before)
     if any(step.held for step in drawn.steps):
@@ -85,7 +85,7 @@ def test_a_snapshot_of_what_began_from_a_snapshot_has_the_same_content(
 
 
 def keys_of(stored: StoredJob, step: str) -> int:
-    """How many keys of a step hold anything."""
+    """Return how many keys of a step hold state."""
     held: set[Any] = set()
     for name, (_, keys, _, _) in stored.expected.items():
         if name.startswith(f"{step}/"):
@@ -94,7 +94,7 @@ def keys_of(stored: StoredJob, step: str) -> int:
 
 
 def test_versions_of_single_keys_never_go_back() -> None:
-    """After a rescaling every slot has them all, and only that of the key continues."""
+    """After a rescaling every slot has all versions, and only the key's own continues."""
 
     def register(version: int) -> bytes:
         found = Register()
@@ -108,7 +108,7 @@ def test_versions_of_single_keys_never_go_back() -> None:
 
 
 def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
-    """So that dumps of one micro-batch can be compared as files, however many tasks had it."""
+    """So dumps of one micro-batch can be compared as files, for any number of tasks."""
     for form in ("csv", "jsonl", "parquet", "arrow"):
         files = []
         for number in range(2):
@@ -122,7 +122,7 @@ def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_only_micro_batches_that_are_kept_can_be_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those before a rescaling are gone."""
+    """Those before a rescaling are deleted."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     lineage = rooms.checkpoint.stored_lineage()
     assert lineage is not None
@@ -143,7 +143,7 @@ def test_only_micro_batches_that_are_kept_can_be_captured(
 
 
 def test_a_savepoint_has_the_files_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal's mark before its segments; a dump has none."""
+    """A journal's mark is copied before its segments; a dump has none of these files."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     for name in ("sources/a.journal/0001", "sources/a.journal/mark", "sources/b.files", "fetched/x/y"):
         path = rooms.folder / name
@@ -172,7 +172,7 @@ def test_a_savepoint_has_the_files_of_sources(tmp_path: Path, monkeypatch: pytes
 def test_a_savepoint_keeps_what_the_job_deletes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A segment that goes while others are copied is in it; one that is gone before it is opened begins it anew."""
+    """A segment deleted during the copy is in it; if it is gone before it is opened, the copy restarts."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     journal = rooms.folder / "sources" / "readings-0.journal"
     journal.mkdir(parents=True)
@@ -200,7 +200,7 @@ def test_a_savepoint_keeps_what_the_job_deletes_meanwhile(
 def test_a_savepoint_without_what_it_needs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A journal that begins behind the micro-batch would lose records without a word."""
+    """A journal that starts after the micro-batch would lose records silently."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     journal = rooms.folder / "sources" / "late.journal"
     journal.mkdir(parents=True)
@@ -213,7 +213,9 @@ def test_a_savepoint_without_what_it_needs_is_refused(
 def test_a_micro_batch_that_is_forgotten_while_it_is_read_gives_way_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quick job beside a slow reader; but a requested micro-batch is not replaced, and damage is an error."""
+    """This serves a fast job and a slow reader; a requested micro-batch is not replaced, and damage is an
+    error.
+    """
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     commits = rooms.folder / "commits"
     read_step = snapshot_capture.read_step

@@ -1,4 +1,4 @@
-"""What a savepoint has of a checkpoint's sources: their own files, and not Spark's notes of where topics begin."""
+"""The source files in a savepoint: the sources' own, but not Spark's notes of where topics start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _checkpoint(folder: Path) -> Path:
 
 
 def test_a_savepoint_has_no_notes_of_where_topics_begin(tmp_path: Path) -> None:
-    """Spark would go by them in the place of the positions."""
+    """Spark would use them instead of the positions."""
     checkpoint = _checkpoint(tmp_path / "checkpoint")
     copied = copy_own_files(checkpoint, {}, open_store(str(tmp_path / "savepoint")))
     assert [file.path for file in copied] == [_TOPIC]
@@ -34,7 +34,7 @@ def test_a_savepoint_has_no_notes_of_where_topics_begin(tmp_path: Path) -> None:
 
 
 def test_those_of_an_earlier_savepoint_are_left_out(tmp_path: Path) -> None:
-    """A savepoint that has them is as good as one that has not."""
+    """A savepoint that has them is equivalent to one that has not."""
     store = open_store(str(tmp_path / "savepoint"))
     files: list[Any] = [write_file(store, name, b"{}") for name in (_TOPIC, _NOTE)]
     snapshot = SimpleNamespace(manifest=SimpleNamespace(files=files), store=store)

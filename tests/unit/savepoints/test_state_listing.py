@@ -1,4 +1,4 @@
-"""Listing state: keys are found as they are named on the command line, whatever their type."""
+"""Listing state: keys of any type are found by their command-line form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ KEYS: list[tuple[tuple[Any, ...], Any, str]] = [
 def committed(
     folder: Path, step: StepWith, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any] | None = None
 ) -> Checkpoint:
-    """A checkpoint behind a micro-batch in which a step has stored its states; `declared` are those of today."""
+    """Return a checkpoint after a micro-batch in which a step stored its states; `declared` are the present
+    ones.
+    """
     job = StoredJob(JobWith([step], 5), 3)
     now = job_of([StepWith(declared, step.key_type, [{}, {}])], 5) if declared else job.job
     checkpoint = Checkpoint.open(str(folder))
@@ -58,7 +60,7 @@ def asked(checkpoint: Checkpoint, step: str, text: str, batch: int | None = None
 
 
 def values(query: KeyQuery) -> dict[str, Any] | None:
-    """What a key holds, None for a key that is not there."""
+    """Return what a key holds, None for a missing key."""
     session: Any = None
     return next((found.values for found in query.read(session).items), None)
 
@@ -67,7 +69,7 @@ def values(query: KeyQuery) -> dict[str, Any] | None:
 def test_a_key_is_found_by_its_text(
     types: tuple[Any, ...], key: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or as JSON, where it has several fields or looks like something else."""
+    """JSON serves keys of several fields, and keys whose text looks like something else."""
     states = {"count": ps.ValueState(int), "names": ps.ListState(str), "all": ps.Setting(int)}
     step = StepWith(states, types, [{key: {"count": 5, "names": ["a"]}}, {}], {"all": {None: 1}})
     checkpoint = committed(tmp_path, step, monkeypatch)
@@ -95,7 +97,7 @@ def other(types: tuple[Any, ...]) -> str:
 def test_what_is_no_key_is_refused(
     types: tuple[Any, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the type that keys have."""
+    """The error names the key's type."""
     step = StepWith({"count": ps.ValueState(int)}, types, [{}, {}])
     checkpoint = committed(tmp_path, step, monkeypatch)
     with pytest.raises(CheckpointError, match="is not a key of the step, whose keys are"):
@@ -105,7 +107,7 @@ def test_what_is_no_key_is_refused(
 
 
 def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the log still has them under their earlier names, and has more."""
+    """The log still has the earlier names, and further states."""
     states = {"old": ps.ValueState(int), "gone": ps.ValueState(int)}
     step = StepWith(states, (int,), [{1: {"old": 5, "gone": 6}}, {}])
     now = {"new": ps.ValueState(int, renamed_from="old"), "more": ps.ValueState(str)}
@@ -114,7 +116,7 @@ def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: 
 
 
 def test_hidden_states_and_steps_without_states_are_listed(tmp_path: Path) -> None:
-    """A step is named though it holds nothing, and what penstock keeps for itself is not."""
+    """A step without content is listed, but penstock's internal state is not."""
     steps = [
         StepWith({}, (str,), [{}, {}]),
         StepWith({"rules": ps.BroadcastState(str, int)}, (int, str), [{}, {}]),

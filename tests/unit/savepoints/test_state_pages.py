@@ -1,4 +1,4 @@
-"""Pages of keys: each key once, in one order, however many slots hold them."""
+"""Pages of keys: each key once, in a fixed order, for any number of slots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stored(
     key_type: tuple[Any, ...] = (str,),
     rows: dict[Any, dict[str, Any]] | None = None,
 ) -> tuple[Checkpoint, StoredJob]:
-    """A checkpoint behind a micro-batch in which a step has stored 50 keys."""
+    """Return a checkpoint after a micro-batch in which a step stored 50 keys."""
     states = {"count": ps.ValueState(int), "names": ps.ListState(str)}
     held = rows or {f"room {n}": {"count": n, "names": ["a"] * (n % 3)} for n in range(50)}
     job = StoredJob(JobWith([StepWith(states, key_type, [held, {}])], 8), slots)
@@ -53,7 +53,7 @@ def pages(checkpoint: Checkpoint, job: StoredJob, most: int, contains: str = "")
 
 @pytest.mark.parametrize("most", [1, 7, 50, 1000])
 def test_pages_are_all_keys(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once, in the order of key groups, the same from one slot and from several."""
+    """Each comes once, in the order of key groups, the same from one slot and from several."""
     orders = []
     for slots in (1, 3):
         checkpoint, job = stored(tmp_path / str(slots), monkeypatch, slots)
@@ -69,7 +69,7 @@ def test_pages_are_all_keys(most: int, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_keys_are_found_by_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of their JSON; pages continue after what was found."""
+    """The text is a part of their JSON; the next page continues after the last match."""
     checkpoint, job = stored(tmp_path, monkeypatch, 2)
     found = pages(checkpoint, job, 3, contains="room 4")
     assert [len(page.items) for page in found] == [3, 3, 3, 2]
@@ -78,7 +78,7 @@ def test_keys_are_found_by_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_key_is_found_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several fields as a list in JSON; one that the step does not hold gives none."""
+    """A key of several fields is a JSON list; a missing key gives no result."""
     rows = {(1, "b"): {"count": 5}, (2, "c"): {"count": 6}}
     checkpoint, job = stored(tmp_path, monkeypatch, 3, (int, str), rows)
 
@@ -93,7 +93,7 @@ def test_one_key_is_found_by_its_text(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its size, so that an answer has a bound."""
+    """Its size is shown instead, so that an answer is bounded."""
     rows = {"small": {"count": 1}, "large": {"names": ["x" * 1000]}}
     checkpoint, job = stored(tmp_path, monkeypatch, 2, rows=rows)
     wanted = KeysWanted(step="step 0", max_bytes=500)
@@ -107,7 +107,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     "after", ["", "1", "1.x", "x." + "0" * 32, "-1." + "0" * 32, "9" * 20 + "." + "0" * 32]
 )
 def test_a_wrong_place_is_told(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is a step that there is not."""
+    """An unknown step is reported as well."""
     checkpoint, job = stored(tmp_path, monkeypatch, 1)
     with pytest.raises(CheckpointError, match="not the `next` of a page"):
         key_page(SESSION, checkpoint, job.state, KeysWanted(step="step 0", after=after))

@@ -1,4 +1,4 @@
-"""What tests of the server share: the API, with a store of its own, in this process."""
+"""Shared fixtures of server tests: the API with its own store, in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rest_support import RestPlace
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[RestPlace]:
-    """A home with a job that may be submitted, and the API over it; no manager looks after it."""
+    """Return a home with a job that may be submitted, and its API, without a manager."""
     made = RestPlace(tmp_path)
     yield made
     made.close()

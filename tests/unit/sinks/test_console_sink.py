@@ -1,4 +1,4 @@
-"""The console sink prints what a batch has, in order."""
+"""The console sink prints a batch's records in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def message(sink: ConsoleSink, *sensors: int) -> bytes:
 
 
 def test_records_are_printed_behind_the_name_of_the_stream(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line a record, in the order of the partitions, when the batch is committed."""
+    """One line per record, in the order of the partitions, printed at the batch's commit."""
     sink = ConsoleSink(ConsoleBinding("heaters", "console:"))
     sink.prepare("one", "")
     messages = [message(sink, 1, 2), message(sink), message(sink, 3)]
@@ -38,7 +38,7 @@ def test_records_are_printed_behind_the_name_of_the_stream(capsys: pytest.Captur
 
 
 def test_a_batch_that_is_committed_again_is_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    """A crash between the commit of the sink and that of Spark repeats lines, and loses none."""
+    """A crash between the sink's commit and Spark's repeats lines, but loses none."""
     for _ in range(2):
         sink = ConsoleSink(ConsoleBinding("heaters", "console:"))
         sink.prepare("one", "")
@@ -48,7 +48,7 @@ def test_a_batch_that_is_committed_again_is_printed_again(capsys: pytest.Capture
 
 
 def test_a_closed_output_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`penstock run ... | head` ends with a sentence."""
+    """`penstock run ... | head` ends with a clear message."""
     sink = ConsoleSink(ConsoleBinding("heaters", "console:"))
     closed = io.StringIO()
     closed.close()

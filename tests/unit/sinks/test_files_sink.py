@@ -1,4 +1,4 @@
-"""The file sink: one whole file a batch, once, whatever is repeated."""
+"""The file sink: one whole file per batch, exactly once, whatever is repeated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batch(rows: Rows) -> pa.RecordBatch:
 
 
 class Job:
-    """What the runtime does with a sink, for one lineage; `start` anew is a restart."""
+    """Calls a sink as the runtime does, for one lineage; another `start` is a restart."""
 
     def __init__(
         self, folder: Path, file_format: str = "jsonl", lineage: str = "one", stream: str = "heaters"
@@ -56,14 +56,14 @@ class Job:
         self.sink.prepare(self.lineage, str(self.checkpoint))
 
     def newest(self) -> int:
-        """As a new run asks."""
+        """Return the newest batch as a new run would find it."""
         return FilesSink(self.binding).newest(self.lineage, str(self.checkpoint))
 
     def note(self) -> bytes:
         return self._note.read_bytes()
 
     def put_back(self, note: bytes | None) -> None:
-        """Have the note of before in the checkpoint, or none."""
+        """Restore an earlier note in the checkpoint, or remove it."""
         self._note.unlink() if note is None else self._note.write_bytes(note)
 
     @property
@@ -96,7 +96,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_a_batch_becomes_one_file_in_the_order_of_its_partitions(job: Job) -> None:
-    """The parts of the tasks are joined in order under a name that sorts by batch."""
+    """The tasks' parts are joined in order, in a file whose name sorts by batch."""
     job.run(0, [(1, "ON")], [], [(2, "OFF"), (3, None)])
     job.run(7, [(4, "ON")])
     assert job.visible() == ["part-0001-0000000000.jsonl", "part-0001-0000000007.jsonl"]
@@ -117,14 +117,14 @@ def test_an_empty_batch_leaves_no_file(job: Job) -> None:
 
 
 def test_nothing_is_visible_before_the_commit(job: Job) -> None:
-    """Parts are hidden from everyone who reads the directory."""
+    """Parts are hidden from readers of the directory."""
     job.stage(0, [(1, "ON")])
     assert job.visible() == []
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 def test_a_replayed_batch_is_not_written_again(tmp_path: Path, file_format: str) -> None:
-    """After a crash behind the commit, the same batch finds its file and only cleans up."""
+    """After a crash that follows the commit, the replay finds its file and only cleans up."""
     job = Job(tmp_path / "out", file_format)
     job.run(0, [(1, "ON")], [(2, "ON")])
     path = job.folder / job.visible()[0]
@@ -151,7 +151,7 @@ def test_a_file_taken_away_before_the_replay_is_not_written_again(job: Job) -> N
 def test_a_crash_inside_the_commit_is_repaired_by_the_replay(
     job: Job, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
-    """Wherever the commit stops, the batch is there exactly once after the replay."""
+    """Wherever the commit stops, the replay leaves the batch there exactly once."""
     function = {
         "before publishing": "penstock.sinks.file_sink._publish",
         "before the note": "penstock.sinks.file_sink.write_atomically",
@@ -175,7 +175,7 @@ def test_a_crash_inside_the_commit_is_repaired_by_the_replay(
 
 
 def test_a_failed_task_leaves_nothing(job: Job) -> None:
-    """An aborted task removes its part; a second attempt has a name of its own."""
+    """An aborted task removes its part; the retry uses another name."""
     first = job.sink.task(TaskContext(0, 0, 0, "one"), COMMAND)
     second = job.sink.task(TaskContext(0, 0, 0, "one"), COMMAND)
     first.write(batch([(1, "ON")]), None)
@@ -189,7 +189,7 @@ def test_a_failed_task_leaves_nothing(job: Job) -> None:
 
 
 def test_a_new_lineage_writes_beside_the_files_of_the_old(job: Job) -> None:
-    """A job started anew in the same directory neither overwrites nor skips, and the old one can continue."""
+    """A job that starts anew in the same directory neither overwrites nor skips, and the old one can continue."""
     job.run(0, [(1, "ON")])
     new = Job(job.folder, lineage="two")
     new.run(0, [(2, "ON")])
@@ -206,7 +206,7 @@ def test_a_new_lineage_writes_beside_the_files_of_the_old(job: Job) -> None:
 
 
 def test_lineages_that_start_before_either_writes_have_different_epochs(tmp_path: Path) -> None:
-    """An epoch is claimed at the start, not by the first file."""
+    """The epoch is claimed at the start, not by the first file."""
     jobs = [Job(tmp_path / "out", lineage=name) for name in ("one", "two", "three")]
     for job in jobs:
         job.run(0, [(1, job.lineage)])
@@ -214,7 +214,7 @@ def test_lineages_that_start_before_either_writes_have_different_epochs(tmp_path
 
 
 def test_files_of_unknown_origin_raise_the_epoch(tmp_path: Path) -> None:
-    """Files copied from elsewhere, without their claims, count as well."""
+    """Files copied from elsewhere without claims also count."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "part-0041-0000000000.jsonl").touch()
@@ -225,7 +225,7 @@ def test_files_of_unknown_origin_raise_the_epoch(tmp_path: Path) -> None:
 
 
 def test_an_emptied_or_changed_directory_gets_an_epoch_that_is_free(tmp_path: Path) -> None:
-    """When another lineage took the epoch since, or the directory is another one, a new epoch is chosen."""
+    """A new epoch is chosen when another lineage has taken the epoch, or the directory is a different one."""
     job = Job(tmp_path / "out")
     for path in (tmp_path / "out").glob(".epoch*"):
         path.unlink()
@@ -257,7 +257,7 @@ def test_a_damaged_note_is_a_clear_error(job: Job) -> None:
 
 
 def test_a_part_that_is_not_there_says_that_machines_must_share_the_directory(job: Job) -> None:
-    """On a cluster with separate disks the first commit explains itself."""
+    """On a cluster without a shared disk the first commit fails with this explanation."""
     messages = job.stage(0, [(1, "ON")], [(2, "ON")])
     job.staged()[0].unlink()
     with pytest.raises(ExternalSystemError, match="must share"):
@@ -265,7 +265,7 @@ def test_a_part_that_is_not_there_says_that_machines_must_share_the_directory(jo
 
 
 def test_csv_has_one_header(tmp_path: Path) -> None:
-    """Joined CSV files have a header on top and none inside; what was written is read back."""
+    """Joined CSV files have one header, on top; the output can be read back."""
     job = Job(tmp_path / "out", "csv")
     rows: list[Rows] = [[(1, 'a,"b"\nc'), (2, None)], [(3, "")], [(4, "x")]]
     job.run(0, *rows)
@@ -277,7 +277,7 @@ def test_csv_has_one_header(tmp_path: Path) -> None:
 
 
 def test_parquet_keeps_schema_and_order(tmp_path: Path) -> None:
-    """Joined Parquet files have the schema of the record type."""
+    """Joined Parquet files have the record type's schema."""
     job = Job(tmp_path / "out", "parquet")
     job.run(0, [(1, "ON"), (2, None)], [(3, "OFF")])
     table = pq.read_table(job.folder / "part-0001-0000000000.parquet")
@@ -303,7 +303,7 @@ class Everything:
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
 def test_values_have_the_text_forms_that_the_sources_read(tmp_path: Path, file_format: str) -> None:
-    """Enumerations are their values, bytes base64, nested values JSON, None null or an empty cell."""
+    """Enumerations as values, bytes as base64, nested values as JSON, None as null or an empty cell."""
     kind: RecordType = record_type(Everything)
     time = dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
     record = Everything(1, 1.5, True, b"\0\1\2", time, Switch.ON, [1, 2], {"k": 1})
@@ -335,7 +335,7 @@ def test_values_have_the_text_forms_that_the_sources_read(tmp_path: Path, file_f
 def test_any_history_of_replays_gives_each_record_once(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[list[int]]], replays: list[int]
 ) -> None:
-    """Restarts that replay the newest batch, at any place, change nothing."""
+    """Restarts that replay the newest batch, anywhere, change nothing."""
     job = Job(tmp_path_factory.mktemp("history") / "out")
     for batch_id, tasks in enumerate(batches):
         rows: list[Rows] = [[(n, "ON") for n in task] for task in tasks]
@@ -349,7 +349,7 @@ def test_any_history_of_replays_gives_each_record_once(
 
 
 def test_the_newest_batch_is_known_whatever_consumers_take(job: Job) -> None:
-    """A file beside the epoch's claim names it; the checkpoint is not asked, for it may have gone back."""
+    """A file beside the epoch's claim names it; the checkpoint is not consulted, since it may have gone back."""
     assert job.newest() == -1
     job.run(0, [(1, "ON")])
     copy = job.note()
@@ -367,7 +367,7 @@ def test_the_newest_batch_is_known_whatever_consumers_take(job: Job) -> None:
 
 
 def test_a_batch_is_marked_before_it_is_visible(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash between the two must not hide a batch; it is written by the replay."""
+    """A crash between the two must not hide a batch; the replay writes it."""
     job.run(0, [(1, "ON")])
 
     def crash(staged: Path, target: Path) -> None:
@@ -387,7 +387,7 @@ def test_a_batch_is_marked_before_it_is_visible(job: Job, monkeypatch: pytest.Mo
 
 
 def test_sinks_and_lineages_in_one_folder_know_their_own_batches(tmp_path: Path) -> None:
-    """Two sinks of a job may share a folder, and so may two jobs."""
+    """Two sinks of a job, or two jobs, may share a folder."""
     one, two = Job(tmp_path / "out"), Job(tmp_path / "out", lineage="two")
     other = Job(tmp_path / "out", stream="alerts")
     one.run(3, [(1, "ON")])
@@ -398,7 +398,7 @@ def test_sinks_and_lineages_in_one_folder_know_their_own_batches(tmp_path: Path)
 
 
 def test_a_checkpoint_that_lost_its_note_goes_on_in_its_epoch(job: Job) -> None:
-    """So the newest batch, which may come again, is found and not written twice."""
+    """So the newest batch, which may be replayed, is found and not written twice."""
     job.run(0, [(1, "ON")])
     job.put_back(None)
     job.start()

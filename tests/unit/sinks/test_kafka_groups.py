@@ -1,4 +1,4 @@
-"""What a group has committed is asked for until its coordinator is there."""
+"""Committed offsets of a group: the request is retried until the coordinator is available."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.sinks.kafka_producers import TransactionalProducer, committed_offs
 
 
 class Consumer:
-    """A consumer whose broker gives some errors before it answers."""
+    """A consumer whose broker returns some errors before it answers."""
 
     def __init__(self, *errors: int, offset: int = 7) -> None:
         self._errors = list(errors)
@@ -34,12 +34,12 @@ def asked(*errors: int, timeout_s: float = 30, offset: int = 7) -> int:
 
 
 def test_a_coordinator_that_moves_is_asked_again() -> None:
-    """As on a broker that has just made its topic of groups, or that has just started."""
+    """A broker that has just started or created its offsets topic does so."""
     assert asked(KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS) == 7
 
 
 def test_a_group_without_an_offset_has_0() -> None:
-    """Whether the broker says so by an error or by a negative offset."""
+    """The broker may report this by an error or a negative offset."""
     assert asked(KafkaError.GROUP_ID_NOT_FOUND) == 0
     assert asked(offset=-1001) == 0
 
@@ -48,13 +48,13 @@ def test_a_group_without_an_offset_has_0() -> None:
     ("error", "timeout_s"), [(KafkaError.NOT_COORDINATOR, 0), (KafkaError.GROUP_AUTHORIZATION_FAILED, 30)]
 )
 def test_what_does_not_pass_is_raised(error: int, timeout_s: float) -> None:
-    """When the time is over, or at once."""
+    """The error is raised after the timeout, or at once where it is permanent."""
     with pytest.raises(KafkaException):
         asked(error, timeout_s=timeout_s)
 
 
 def test_a_broker_that_is_away_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than only what may be wrong with one that is there."""
+    """The error says so, rather than naming problems of a reachable broker."""
     monkeypatch.setattr(kafka_producers, "_ANSWER_TIMEOUT_S", 0.2)
     uri = f"kafka://127.0.0.1:{free_port()}/heaters?delivery=exactly-once"
     binding = parse_binding("heaters", uri, "sink")

@@ -1,4 +1,4 @@
-"""Keys and headers of messages, from the fields that a URI names and from where records come from."""
+"""Keys and headers of messages: from the fields that a URI names, and from the records' origins."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BATCH = pa.RecordBatch.from_pylist(
 
 @dataclass
 class Room:
-    """A room."""
+    """A record with the fields that become keys and headers."""
 
     room: int
 
@@ -61,7 +61,7 @@ def context(batch_id: int) -> TaskContext:
 
 
 def test_a_field_is_the_key() -> None:
-    """In the form in which metadata reads it; without one, records bring their own."""
+    """Its form is the one that metadata reads; without such a field, records keep their own keys."""
     own = pa.array([b"a", b"b"], pa.binary())
     assert keys_of(bind(""), BATCH, own) is own
     assert keys_of(bind("key=room"), BATCH, own).to_pylist() == [b"7", None]  # type: ignore[union-attr]
@@ -69,7 +69,7 @@ def test_a_field_is_the_key() -> None:
 
 
 def test_fields_are_headers() -> None:
-    """Under their names or others."""
+    """Headers have the fields' names or others."""
     found = headers_of(bind("headers=room,site:place-name,tag"), BATCH, context(0), None)
     assert {name: column.to_pylist() for name, column in found.items()} == {
         "room": [b"7", None],
@@ -91,7 +91,7 @@ def test_fields_are_headers() -> None:
     ],
 )
 def test_a_field_that_is_none_is_refused(query: str, wrong: str) -> None:
-    """When the job starts."""
+    """The error comes when the job starts."""
     with pytest.raises(BindingError, match=wrong):
         check_parts(bind(query), KIND)
 
@@ -111,13 +111,13 @@ def test_a_field_that_is_none_is_refused(query: str, wrong: str) -> None:
     ],
 )
 def test_a_wrong_parameter_is_refused(query: str, wrong: str) -> None:
-    """With what it should be."""
+    """The error says what is expected."""
     with pytest.raises(BindingError, match=wrong):
         bind(query)
 
 
 def test_the_partitioner_is_java_s_by_default() -> None:
-    """The setting of the client follows the parameter."""
+    """The client's setting follows the parameter."""
     assert producer_settings(bind(""), None)["partitioner"] == "murmur2_random"
     assert (
         producer_settings(bind("partitioner=consistent_random"), None)["partitioner"] == "consistent_random"
@@ -125,7 +125,7 @@ def test_the_partitioner_is_java_s_by_default() -> None:
 
 
 def test_the_hash_is_that_of_java_s_client() -> None:
-    """For values of all lengths, those with nothing before or behind them in memory too."""
+    """This holds for values of all lengths, also at either end of a buffer."""
     known = [value & 0x7FFFFFFF for value in MURMUR2.values()]
     values = pa.array([b"before", *MURMUR2, None, b"behind"], pa.binary()).slice(1, len(MURMUR2) + 1)
     assert murmur2(values).to_pylist() == [*known, None]
@@ -136,13 +136,13 @@ def test_the_hash_is_that_of_java_s_client() -> None:
 
 @given(values=st.lists(st.none() | st.binary(max_size=12)), begin=st.integers(0, 3))
 def test_hashes_of_many_are_those_of_each(values: list[bytes | None], begin: int) -> None:
-    """Whatever their lengths, and where the column begins in memory."""
+    """This holds for all lengths, and for any offset of the column's buffer."""
     expected = [None if value is None else murmur2_of_one(value) for value in values[begin:]]
     assert murmur2(pa.array(values, pa.binary()).slice(begin)).to_pylist() == expected
 
 
 def test_a_field_or_the_record_s_key_chooses_the_partition() -> None:
-    """Whatever the key of the message; without a value, that key does."""
+    """The message's key does not matter then; where the field is null, the record's key is used."""
     own = pa.array([b"a", b"b"], pa.binary())
     by_room = hashes_of(bind("key=site&partition_by=room"), BATCH, own)
     by_key = hashes_of(bind("key=site&partition_by=record-key"), BATCH, own)
@@ -158,7 +158,7 @@ def test_a_field_or_the_record_s_key_chooses_the_partition() -> None:
 
 
 def test_parts_stay_with_their_messages() -> None:
-    """When some of them are left out, or taken alone."""
+    """This holds when messages are filtered, or taken one by one."""
     values, hashes = pa.array([b"a", b"b", b"c"]), pa.array([1, 2, None], pa.int32())
     all_of_them = Messages(values, values, {"h": values}, hashes)
     for some in (all_of_them.filter(pa.array([False, True, True])), all_of_them.slice(1, 2)):
@@ -179,7 +179,7 @@ def origins(
 
 
 def test_the_origin_tells_messages_apart() -> None:
-    """By the offset in a source, whatever the micro-batch, or by the place in the output of a step."""
+    """The origin is the offset in a source, in any micro-batch, or the place in a step's output."""
     made_by_flat_map = ["line/readings/00002/0/5/0", "line/readings/00002/0/5/1", "line/readings/00002/0/9/0"]
     assert origins("readings", [5, 5, 9], 4, is_source=True) == made_by_flat_map
     assert origins("readings", [5, 5, 9], 6, is_source=True) == made_by_flat_map
@@ -189,7 +189,7 @@ def test_the_origin_tells_messages_apart() -> None:
     ]
     assert origins("a/b", [0], 4, is_source=True, branch="0001") == ["line/0001/a%2Fb/00002/0/0/0"]
     assert origins("readings", [], 4, is_source=True) == []
-    # In real time the output of a step has names of its own; a flat_map behind the step makes more of one.
+    # In real time a step's output has origins of its own; a flat_map after the step extends them.
     names = pa.array(["7/in/00001/12/0", "7/in/00001/12/0", "7/in/00001/13/0"])
     origin = RecordOrigin("", "watch", "00002", pa.array([0, 0, 1], pa.int64()), is_source=False, names=names)
     found = headers_of(bind("origin=true"), BATCH.slice(0, 0), context(4), origin)
@@ -202,7 +202,7 @@ def test_the_origin_tells_messages_apart() -> None:
 
 
 def test_headers_count_for_the_size() -> None:
-    """A message without one is smaller."""
+    """A message without headers is smaller."""
     values, name = pa.array([bytes(100)] * 2, pa.binary()), "h" * 10
     headers = {name: pa.array([bytes(50), None], pa.binary())}
     (size,) = oversized(values, None, 200, headers).values()
@@ -223,7 +223,7 @@ class Remind(ps.ProcessFunction):
 
 
 def test_some_outputs_have_no_origin_in_real_time() -> None:
-    """A run refuses them: those of windows, timers, and steps behind steps; and dead letters in either mode."""
+    """A run refuses these: windows, timers, and steps after steps; dead letters are refused in either mode."""
     job = ps.Job("j")
     rooms = job.data_stream("rooms", schema=Room)
     rooms.sink_to("plain")

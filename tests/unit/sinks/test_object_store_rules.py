@@ -1,4 +1,4 @@
-"""Object sinks refuse what cannot be exactly once, and name what is no place."""
+"""Object sinks refuse stores that cannot be exactly once, and name invalid places."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sink_at(port: int) -> ObjectSink:
 
 
 def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says that it has created what was there."""
+    """Such a store reports success for creating an object that existed."""
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
     asked: list[bytes] = []
     taken = b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
@@ -39,7 +39,7 @@ def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_one_that_refuses_the_second_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As S3 does, with 412."""
+    """S3 answers 412."""
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
     there = b"HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with answering(lambda it, _: it.sendall(there)) as port:

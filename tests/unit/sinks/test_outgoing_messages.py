@@ -1,4 +1,4 @@
-"""Outgoing messages: in order and as often as they are asked for, wherever they wait."""
+"""Outgoing messages: sent in order, and repeatable, whether they are buffered in memory or on disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read(made: OutgoingMessages) -> list[Message]:
 def test_messages_come_back_in_order_and_more_than_once(
     blocks: list[list[Message]], memory_bytes: int
 ) -> None:
-    """In memory, on disk, and partly in both; a second transaction sends the same as the first."""
+    """Messages may be in memory, on disk, or both; a second transaction sends the same as the first."""
     made = messages(blocks, memory_bytes)
     assert bool(made) == bool(blocks)
     expected = [message for block in blocks for message in block]
@@ -62,7 +62,7 @@ def test_messages_come_back_in_order_and_more_than_once(
 
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
 def test_headers_and_hashes_wait_too(memory_bytes: int) -> None:
-    """With each message; without any hash nothing says that there are some."""
+    """Each message keeps its headers and hash; without hashes none are reported."""
     made = OutgoingMessages("heaters", memory_bytes)
     values, headers = pa.array([b"a", b"b"], pa.binary()), {"h": pa.array([b"x", None], pa.binary())}
     made.append(Messages(values, None, headers, pa.array([7, None], pa.int32())))
@@ -77,7 +77,7 @@ def test_headers_and_hashes_wait_too(memory_bytes: int) -> None:
 def test_what_exceeds_the_bound_waits_in_a_file_without_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is killed leaves nothing behind, and Arrow's memory stays within the bound."""
+    """A killed worker leaves no file, and Arrow's memory stays within the bound."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made, before = OutgoingMessages("heaters", 1 << 20), pa.total_allocated_bytes()
     for number in range(40):
@@ -91,7 +91,7 @@ def test_what_exceeds_the_bound_waits_in_a_file_without_a_name(
 def test_a_disk_that_takes_nothing_is_said_with_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sentence names the sink, the folder, the cause and the remedy."""
+    """The error names the sink, the folder, the cause and the remedy."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(ExternalSystemError, match=r"'heaters'.*/gone until it is sent.*No such file.*TMPDIR"):
         messages([[(b"a", None)]], 0)
@@ -102,7 +102,7 @@ def test_a_disk_that_takes_nothing_is_said_with_its_folder(
 
 
 class Slow:
-    """A producer whose broker has ended the transaction by the time of its commit."""
+    """A producer whose broker has expired the transaction before the commit."""
 
     done = -1
     note = ""
@@ -115,7 +115,7 @@ class Slow:
         return self.now_s
 
     def abort(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no transaction is open."""
 
     def send(self, messages: Messages) -> None:
         self.now_s += self.takes_s
@@ -137,7 +137,7 @@ class Slow:
 def test_output_that_takes_longer_to_send_than_a_transaction_may_last_is_said(
     takes_s: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its size, how long it took, and what can be done; what is lost sooner is tried again."""
+    """The error has the size, the duration and remedies; a transaction that is lost sooner is retried."""
     producer: Any = Slow(takes_s)
     monkeypatch.setattr(TransactionalProducer, "of", lambda *_: producer)
     monkeypatch.setattr(kafka_sink, "time", producer)

@@ -1,4 +1,4 @@
-"""Part files: the same bytes for the same records, however they come in blocks."""
+"""Part files: the same records give the same bytes, however they are divided into blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBER = record_type("number BIGINT NOT NULL")
 
 
 def written(file_format: FileFormat, lengths: Sequence[int]) -> bytes:
-    """The file of the numbers from 0 on, in blocks of these lengths."""
+    """Return the file of the numbers from 0 on, written in blocks of these lengths."""
     file = io.BytesIO()
     writer = part_writer(file_format, file, NUMBER)
     first = 0
@@ -32,7 +32,7 @@ def written(file_format: FileFormat, lengths: Sequence[int]) -> bytes:
 
 @pytest.mark.parametrize("file_format", ["parquet", "csv", "jsonl"])
 def test_blocks_make_no_difference(file_format: FileFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row groups of Parquet have the same size each, except the last."""
+    """Parquet row groups have equal sizes, except the last."""
     monkeypatch.setattr("penstock.sinks.part_files._GROUP_ROWS", 1000)
     whole = written(file_format, [2500])
     assert written(file_format, [1, 998, 2, 1499]) == whole

@@ -1,4 +1,4 @@
-"""Patience: a task tries again as long as anything is written."""
+"""Patience: a task keeps retrying while anything is written at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.sinks.patience import Patience
 
 
 def test_rests_grow_until_it_has_been_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted from when anything was last written."""
+    """The limit counts from the last successful write."""
     clock = [100.0]
     rests: list[float] = []
 

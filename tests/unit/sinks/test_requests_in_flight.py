@@ -1,4 +1,4 @@
-"""How many requests of a producer are in flight, and that its thread sleeps meanwhile."""
+"""How many requests a producer has in flight, and that its thread sleeps meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.sinks.message_parts import Messages
 from penstock.sinks.requests_in_flight import most_requests, with_requests
 
 ANSWER_MS = 200
-# The brokers that librdkafka has for tests have topics of four partitions.
+# librdkafka's mock brokers have topics of four partitions.
 PARTITIONS = 4
 
 
@@ -38,19 +38,19 @@ def heaters(**client: str) -> KafkaBinding:
     ],
 )
 def test_one_partition_of_each_broker_has_to_wait(leaders: list[int], most: int) -> None:
-    """There are fewer requests in flight than partitions, but one at least, and no more than Kafka can order."""
+    """There are fewer requests in flight than partitions, but at least one, and no more than Kafka can order."""
     assert most_requests(leaders) == most
 
 
 @pytest.mark.parametrize("name", ["max.in.flight", "max.in.flight.requests.per.connection"])
 def test_the_number_in_the_uri_counts(name: str) -> None:
-    """Whoever has set the number, by either of its names, keeps it; nobody is asked for partitions."""
+    """A number set under either name is kept, and no partitions are queried."""
     binding = heaters(**{name: "2"})
     assert with_requests(binding, {}) == binding
 
 
 def test_a_producer_takes_no_core_while_a_broker_thinks() -> None:
-    """Messages that wait for the answer to others cost no processor time."""
+    """Messages that wait for other requests' answers use no processor time."""
     most = most_requests([1] * PARTITIONS)
     broker = {"test.mock.num.brokers": "1", "test.mock.broker.rtt": str(ANSWER_MS)}
     settings = {"allow.auto.create.topics": "true", "linger.ms": "20", "max.in.flight": str(most)}

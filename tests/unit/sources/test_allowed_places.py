@@ -1,4 +1,6 @@
-"""Allowed places: what is not named by the run's settings is not opened, in whatever words a command names it."""
+"""Allowed places: a place outside those that the run's settings name is not opened, however a command spells
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SECRET = b"root:sesame"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine: a folder that is allowed, and what is not, beside it."""
+    """Return a folder with an allowed directory, and forbidden files beside it."""
     (tmp_path / "data" / "a" / "deep").mkdir(parents=True)
     (tmp_path / "data" / "ab").mkdir()
     (tmp_path / "data" / "a" / "limits.json").write_bytes(b"{}")
@@ -43,7 +45,7 @@ def refusal(allowed: AllowedPlaces, uri: str) -> str:
 
 
 def test_what_is_allowed_is_read(root: Path, allowed: AllowedPlaces) -> None:
-    """In the folder and below it, also by links that stay inside, and as a URI."""
+    """Allowed: files in the folder and below it, through links that stay inside, and as a URI."""
     assert allowed.content(f"{root}/data/a/limits.json", MAX_BYTES) == b"{}"
     assert allowed.content(f"{root}/data/a/deep/more.json", MAX_BYTES) == b"{1}"
     assert allowed.content(f"file://{root}/data/a/inside.json", MAX_BYTES) == b"{1}"
@@ -53,7 +55,7 @@ def test_what_is_allowed_is_read(root: Path, allowed: AllowedPlaces) -> None:
 
 
 def test_a_folder_that_is_a_link_is_allowed_by_its_name(root: Path) -> None:
-    """As the folders of a ConfigMap are, in which names are links to links."""
+    """A Kubernetes ConfigMap is mounted so: its names are links to links."""
     (root / "mounted").symlink_to(root / "data" / "a")
     allowed = AllowedPlaces.of([f"{root}/mounted/"], [])
     assert allowed.content(f"{root}/mounted/limits.json", MAX_BYTES) == b"{}"
@@ -154,7 +156,7 @@ HOSTILE_ADDRESSES = (
 def test_what_is_not_allowed_is_refused_in_the_same_words(
     root: Path, allowed: AllowedPlaces, hostile: str
 ) -> None:
-    """Nothing of the place, or of whether there is one, is told."""
+    """The error reveals nothing about the place, not even whether it exists."""
     reason = refusal(allowed, hostile.replace("{root}", str(root)))
     assert reason == refusal(AllowedPlaces(), "/any")
     assert "sesame" not in reason
@@ -164,13 +166,13 @@ def test_what_is_not_allowed_is_refused_in_the_same_words(
     "hostile", [*HOSTILE_FILES, *HOSTILE_ADDRESSES, "https://host.example/config/a.json"]
 )
 def test_nothing_is_written_where_it_is_not_allowed(root: Path, allowed: AllowedPlaces, hostile: str) -> None:
-    """The same for dumps; what a folder's link leads to is seen when it is written."""
+    """The same goes for dumps; links inside a folder are resolved when the dump is written."""
     with pytest.raises(PlaceRefusedError, match="may not write"):
         allowed.to_write(hostile.replace("{root}", str(root)))
 
 
 def test_a_place_to_write_is_given_without_links(root: Path, allowed: AllowedPlaces) -> None:
-    """So that what is opened is what was compared; it need not exist."""
+    """So the file that is opened is the one that was checked; it need not exist yet."""
     (root / "data" / "a" / "link").symlink_to("deep")
     assert allowed.to_write(f"{root}/data/a/link/new") == f"{root}/data/a/deep/new"
     assert allowed.to_write("s3://bucket/dumps/7") == "s3://bucket/dumps/7"
@@ -180,7 +182,7 @@ def test_a_place_to_write_is_given_without_links(root: Path, allowed: AllowedPla
 def test_a_link_that_is_put_there_meanwhile_is_not_followed(
     root: Path, allowed: AllowedPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in the place of the file nor of a folder above it."""
+    """This goes for links in place of the file and of a parent folder."""
     real = os.path.realpath
 
     def swapped_behind(path: str) -> str:
@@ -200,7 +202,7 @@ def test_a_link_that_is_put_there_meanwhile_is_not_followed(
 
 
 def test_errors_of_what_is_allowed_say_why(root: Path, allowed: AllowedPlaces) -> None:
-    """Whoever has allowed it wants to know."""
+    """Details are safe here, and help whoever has allowed the place."""
     assert "No such file" in refusal(allowed, f"{root}/data/a/none.json")
     os.mkfifo(root / "data" / "a" / "pipe")
     assert "not a regular file" in refusal(allowed, f"{root}/data/a/pipe")
@@ -224,19 +226,19 @@ def test_errors_of_what_is_allowed_say_why(root: Path, allowed: AllowedPlaces) -
     ],
 )
 def test_a_prefix_that_is_not_plain_is_refused(text: str) -> None:
-    """When the job is described, with what to write."""
+    """The error comes when the job is described, and says what to write."""
     with pytest.raises(JobDefinitionError, match=r"allow_read has .* Give an absolute path"):
         AllowedPlaces.of([text], [])
 
 
 def test_the_web_is_not_written_to() -> None:
-    """There is nothing that could."""
+    """HTTP destinations are never accepted."""
     with pytest.raises(JobDefinitionError, match="allow_write"):
         AllowedPlaces.of([], ["https://host/a"])
 
 
 def test_a_prefix_may_be_all_there_is() -> None:
-    """The root of the files, a whole bucket, a whole host."""
+    """Allowed prefixes include the file system's root, a whole bucket, and a whole host."""
     allowed = AllowedPlaces.of(["/", "s3://bucket", "https://host/"], ["/", "s3://bucket/"])
     assert allowed.to_write("/a/b") == "/a/b"
     assert allowed.to_write("s3://bucket/x y%/z") == "s3://bucket/x y%/z"

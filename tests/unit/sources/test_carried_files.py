@@ -1,4 +1,4 @@
-"""Files that travel with their plan: a task on another machine reads them as they were when they were found."""
+"""Files that travel with their plan: a task on another machine reads the content that the planner found."""
 
 from __future__ import annotations
 

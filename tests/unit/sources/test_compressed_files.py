@@ -1,4 +1,4 @@
-"""Compressed files: read like plain ones, in bounded memory, and up to where they are damaged."""
+"""Compressed files are read like plain ones, in bounded memory, and up to the point of damage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lines_of(chunks: list[SourceChunk]) -> list[tuple[int, bytes]]:
 
 
 def read(path: Path, most_bytes: int = 1 << 30) -> tuple[list[tuple[int, bytes]], str, int]:
-    """Return the lines, and why and where reading ended early."""
+    """Return the lines, and where and why reading ended early."""
     chunks: list[SourceChunk] = []
     try:
         chunks.extend(read_expanded_lines(str(path), "p", path.stat().st_size, most_bytes, SMALL))
@@ -78,7 +78,7 @@ def test_a_compressed_file_has_the_lines_and_offsets_of_what_it_expands_to(
     )
     plain, packed = tmp_path / "a", tmp_path / f"a{ending}"
     plain.write_bytes(content)
-    # Files may be several compressed ones, one after another.
+    # A file may be several compressed ones, concatenated.
     packed.write_bytes(PACK[ending](content[:999]) + PACK[ending](content[999:]))
     expected = lines_of(list(read_lines(str(plain), "p", 0, len(content), SMALL)))
     assert read(packed) == (expected, "", -1)
@@ -103,7 +103,7 @@ def test_a_truncated_file_yields_its_whole_lines_and_then_says_where_it_ends(
 @pytest.mark.parametrize("ending", [".gz", ".zst", ".bz2"])
 @pytest.mark.parametrize("lines", [2, 5000])
 def test_no_whole_line_before_the_damage_is_lost(tmp_path: Path, ending: str, lines: int) -> None:
-    """However small the file is: what comes behind it was never a part of its content."""
+    """This holds for small files too. Bytes after the damage are never returned as content."""
     content = b"".join(b'{"n": %d, "s": "%064d"}\n' % (number, number) for number in range(lines))
     path = tmp_path / f"a{ending}"
     path.write_bytes(PACK[ending](content) + b"no member")
@@ -170,7 +170,7 @@ def test_csv_files_may_be_compressed(folder: Path, ending: str) -> None:
 
 @pytest.mark.parametrize("cut", [b"", b'1,"an open\nquote', b"1,2,3\n1", b"x,y\nx"])
 def test_a_damaged_csv_file_has_the_rows_before_the_damage(folder: Path, cut: bytes) -> None:
-    """All but the last, which may be cut off, in each attempt."""
+    """The last row, which may be truncated, is left out in each attempt."""
     rows = b"".join(b"%d,%0150d\n" % (n, n * 7919) for n in range(60_000))
     (folder / "a.csv.gz").write_bytes(gzip.compress(b"n,s\n" + rows + cut) + b"no member")
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_a_damaged_csv_file_has_the_rows_before_the_damage(folder: Path, cut: by
 
 
 def test_a_damaged_csv_file_without_rows_is_told(folder: Path) -> None:
-    """Also where not even the header can be expanded."""
+    """The error comes also where not even the header can be decompressed."""
     (folder / "a.csv.gz").write_bytes(b"no gzip")
     (folder / "b.csv.gz").write_bytes(gzip.compress(b"n,s\n") + b"no member")
     for query in ("", "?header=false"):
@@ -242,7 +242,7 @@ def test_bad_rows_of_a_dialect_are_shown_in_it(folder: Path) -> None:
 
 
 def test_streams_of_nothing_among_others(tmp_path: Path) -> None:
-    """Rotation compresses empty files, too, and `cat` puts them between others."""
+    """Log rotation compresses empty files too, and `cat` puts them between others."""
     for ending, pack in PACK.items():
         path = tmp_path / f"f{ending}"
         path.write_bytes(pack(b"") + pack(b"a\n") + pack(b"") + pack(b"b\n") + pack(b""))

@@ -1,4 +1,4 @@
-"""Fetched files: what a command names is read once, and what cannot be read says why."""
+"""Fetched files: a file that a command names is read once, and an unreadable one is refused with a reason."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def fetched(tmp_path: Path) -> FetchedFiles:
 
 
 def content(fetched: FetchedFiles, name: str | Path, place: str = "0-0") -> Any:
-    """What the file holds, for the command at this place."""
+    """Return the file's content, for the command at this place."""
     return msgspec.json.decode(fetched.json_of(str(name), place, "id"))
 
 
 def reason(fetched: FetchedFiles, name: str | Path) -> str:
-    """Why a file is not taken."""
+    """Return the reason for which a file is refused."""
     with pytest.raises(CommandError) as caught:
         fetched.json_of(str(name), "0-0", "id")
     assert caught.value.id == "id"
@@ -50,7 +50,7 @@ def written(tmp_path: Path, name: str, text: str | bytes) -> Path:
 
 @pytest.mark.parametrize("name", ["a.json", "a.conf", "a", "ü b.json"])
 def test_json_is_read_whatever_the_name(fetched: FetchedFiles, tmp_path: Path, name: str) -> None:
-    """Unless the name says YAML; by path or as a file:// URI."""
+    """The file name does not matter, unless it ends as YAML does; paths and file:// URIs work."""
     path = written(tmp_path, name, '{"a": 1, "b": [true, null, "ü"], "c": {"d": 1.5}}')
     expected = {"a": 1, "b": [True, None, "ü"], "c": {"d": 1.5}}
     assert content(fetched, path) == expected
@@ -59,7 +59,7 @@ def test_json_is_read_whatever_the_name(fetched: FetchedFiles, tmp_path: Path, n
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.yml"])
 def test_yaml_is_read(fetched: FetchedFiles, tmp_path: Path, name: str) -> None:
-    """Its dates become text as in JSON."""
+    """YAML dates become text, as in JSON."""
     path = written(tmp_path, name, "a: 1\nb: [true, null, ü]\nc: {d: 1.5, 7: x}\ne: 2026-11-21\n")
     expected = {"a": 1, "b": [True, None, "ü"], "c": {"d": 1.5, "7": "x"}, "e": "2026-11-21"}
     assert content(fetched, path) == expected
@@ -86,7 +86,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_what_is_no_object_of_settings_is_refused(fetched: FetchedFiles, tmp_path: Path, kind: str) -> None:
-    """With its name and the reason in one line."""
+    """The reason names the file and fits on one line."""
     name, text, why = BROKEN[kind]
     path = written(tmp_path, name, text)
     assert reason(fetched, path).startswith(f"{str(path)!r} ")
@@ -94,7 +94,7 @@ def test_what_is_no_object_of_settings_is_refused(fetched: FetchedFiles, tmp_pat
 
 
 def test_deep_nesting_is_refused(tmp_path: Path) -> None:
-    """Whatever the size."""
+    """The size of the file does not matter."""
     fetched = FetchedFiles(KeptInFolder(str(tmp_path / "kept")), 1 << 20, ANYWHERE)
     for name in ("a.json", "b.yaml"):
         path = written(tmp_path, name, '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}")
@@ -103,7 +103,7 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_up_to_the_limit_is_taken(fetched: FetchedFiles, tmp_path: Path) -> None:
-    """And no byte more."""
+    """One byte more is refused."""
     text = '{"a": "' + "x" * (MAX_BYTES - 9) + '"}'
     assert len(content(fetched, written(tmp_path, "full.json", text))["a"]) == MAX_BYTES - 9
     larger = written(tmp_path, "larger.json", text + " ")
@@ -112,7 +112,7 @@ def test_a_file_up_to_the_limit_is_taken(fetched: FetchedFiles, tmp_path: Path) 
 
 
 def test_a_place_that_cannot_be_read_is_refused(fetched: FetchedFiles, tmp_path: Path) -> None:
-    """Each with its own reason; a pipe without a writer does not hold up the job."""
+    """Each has its own reason; a pipe without a writer does not block the job."""
     os.mkfifo(tmp_path / "pipe")
     cases = {
         str(tmp_path / "none.json"): "cannot be read: No such file or directory",
@@ -139,7 +139,7 @@ def test_a_place_that_cannot_be_read_is_refused(fetched: FetchedFiles, tmp_path:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_refused(fetched: FetchedFiles, tmp_path: Path) -> None:
-    """As the system says it."""
+    """The reason is the system's."""
     path = written(tmp_path, "a.json", "{}")
     path.chmod(0)
     assert "cannot be read: Permission denied" in reason(fetched, path)
@@ -148,7 +148,7 @@ def test_a_file_without_permission_is_refused(fetched: FetchedFiles, tmp_path: P
 def test_a_refusal_of_the_system_is_told(
     fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for root, to whom nothing is refused."""
+    """The same is tested for root, to whom no file is refused."""
 
     def refuse(*_: Any) -> int:
         raise PermissionError(13, "Permission denied")
@@ -170,7 +170,7 @@ def test_a_refusal_of_the_system_is_told(
 def test_what_the_job_lacks_rejects_no_command(
     fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
 ) -> None:
-    """The task fails, and reads the file when it is tried again; nothing half written is left."""
+    """The task fails instead, and reads the file when Spark retries it; no partial copy remains."""
 
     def refuse(*_: object, **__: object) -> None:
         raise error
@@ -187,7 +187,7 @@ def test_what_the_job_lacks_rejects_no_command(
 
 
 def test_what_was_read_once_stays(fetched: FetchedFiles, tmp_path: Path) -> None:
-    """For the same command, whatever stands in the file by now; another command reads it again."""
+    """The same command keeps its content, whatever the file has by now; another command reads it again."""
     path = written(tmp_path, "a.json", '{"a": 1}')
     assert content(fetched, path) == {"a": 1}
     path.write_text('{"a": 2}')
@@ -198,7 +198,7 @@ def test_what_was_read_once_stays(fetched: FetchedFiles, tmp_path: Path) -> None
 
 
 def test_a_failure_stays_as_well(fetched: FetchedFiles, tmp_path: Path) -> None:
-    """A replay fails alike, even when the file is there by now."""
+    """A replay fails in the same way, even if the file exists by now."""
     path = tmp_path / "a.json"
     first = reason(fetched, path)
     path.write_text('{"a": 1}')
@@ -209,7 +209,7 @@ def test_a_failure_stays_as_well(fetched: FetchedFiles, tmp_path: Path) -> None:
 def test_readers_at_once_agree(
     fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reads another content of the file; all are given that of the one who kept it first."""
+    """Each reads different content; all get the content of the first to store it."""
     readers = 4
     all_have_read = threading.Barrier(readers)
     numbers = iter(range(readers))
@@ -231,14 +231,14 @@ def test_readers_at_once_agree(
         thread.join(10)
     assert len(found) == readers
     assert len(set(found)) == 1
-    # No half-written file is left.
+    # No partial file remains.
     assert len(list(Path(fetched.kept.folder).iterdir())) == 1
 
 
 def test_what_was_read_long_ago_is_deleted(
     fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once there is much of it; what a micro-batch that the checkpoint keeps has read stays."""
+    """Deletion starts once there are many; files that retained micro-batches have read stay."""
     monkeypatch.setattr("penstock.sources.fetched._MAX_KEPT", 3)
     path = written(tmp_path, "a.json", '{"a": 1}')
     for number in range(3):
@@ -257,7 +257,7 @@ def test_what_was_read_long_ago_is_deleted(
 def test_on_a_store_the_first_task_decides_what_a_replay_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where two tasks look at the same time, and the file changes between them."""
+    """This holds also when two tasks look at the same time and the file changes between them."""
     store = ModelledStore()
     monkeypatch.setattr(fetched_module, "ObjectFolder", lambda *_: store)
     fetched = FetchedFiles(KeptInStore(Place("s3", "bucket", "rooms/fetched"), {}), MAX_BYTES, ANYWHERE)

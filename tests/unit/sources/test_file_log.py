@@ -1,4 +1,4 @@
-"""The file log: every file once, in order, and the same again after a crash."""
+"""The file log: every file once, in order, and the same order after a crash."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def lines_and_bad(log: FileLog, splits: list[Split]) -> tuple[list[bytes], list[
 
 
 def test_files_are_taken_in_name_order_as_they_appear(log: FileLog, folder: Path) -> None:
-    """New files count behind the old ones, whatever their names are, and in name order among themselves."""
+    """New files come after known ones, whatever their names, and in name order among themselves."""
     write(folder, "c", "b")
     assert log.latest(0, limited=True) == 2
     write(folder, "z", "a")
@@ -77,7 +77,7 @@ def test_files_are_taken_in_name_order_as_they_appear(log: FileLog, folder: Path
 def test_a_file_is_not_overtaken_by_one_that_appears_later(
     log: FileLog, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing has `c`, which appeared while it was made, and not `b`, which was there before `c`."""
+    """The listing has `c`, which appeared during it, but misses `b`, which existed before `c`."""
     write(folder, "a", "b", "c", "d")
     listings = iter([["a", "c"], ["a", "b", "c", "d"], ["a", "b", "c", "d"], ["a", "b", "c", "d"]])
     monkeypatch.setattr(file_source, "_visible_names", lambda _: next(listings))
@@ -87,7 +87,7 @@ def test_a_file_is_not_overtaken_by_one_that_appears_later(
 
 
 def test_hidden_and_unfinished_files_are_ignored(log: FileLog, folder: Path) -> None:
-    """Names for files in the making, and folders, are not taken; a renamed file is."""
+    """Names of unfinished files, and folders, are skipped; a file is taken once it is renamed."""
     write(folder, ".hidden", "_started", "a.tmp", "a.crc", "a")
     (folder / "sub").mkdir()
     (folder / "dangling").symlink_to(folder / "nothing")
@@ -108,7 +108,7 @@ def test_a_batch_takes_at_max_max_files(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_batch_takes_at_max_max_bytes(tmp_path: Path, folder: Path) -> None:
-    """But always one file; tiny files count as 4096 bytes, so that they are not without number."""
+    """At least one file is taken; tiny files count as 4096 bytes, which bounds their number."""
     for name, size in (("a", 10_000), ("b", 6000), ("c", 1), ("d", 50_000), ("e", 1), ("f", 1)):
         (folder / name).write_bytes(b"\n" * size)
     limited = dataclasses.replace(binding(folder), max_bytes_per_batch=16_000)
@@ -133,7 +133,7 @@ def test_freezing_fixes_the_end(log: FileLog, folder: Path) -> None:
 
 
 def test_a_restart_gives_the_same_splits(tmp_path: Path, folder: Path) -> None:
-    """Positions mean the same files for ever, also when others have come between them by name."""
+    """A position always means the same files, also when files with names in between arrive later."""
     write(folder, "b", "d")
     log = FileLog(binding(folder), tmp_path / "log")
     assert log.latest(0, limited=False) == 2
@@ -148,7 +148,7 @@ def test_a_restart_gives_the_same_splits(tmp_path: Path, folder: Path) -> None:
 def test_a_crash_while_the_log_is_written_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
-    """A log torn at any byte behind the reported position still has every file once, and continues."""
+    """A log torn at any byte after the reported position still lists every file once, and continues."""
     base = tmp_path_factory.mktemp("crash")
     (base / "in").mkdir()
     log = FileLog(binding(base / "in"), base / "log")
@@ -170,7 +170,7 @@ def test_a_crash_while_the_log_is_written_loses_nothing(
 
 
 def test_a_lost_or_damaged_log_is_a_clear_error(tmp_path: Path, log: FileLog, folder: Path) -> None:
-    """A checkpoint whose list of files does not fit its position stops the job instead of reading wrongly."""
+    """A checkpoint whose file list does not match its position stops the job instead of misreading."""
     with pytest.raises(CheckpointError, match="has read 3 files"):
         log.splits(0, 3, 1)
     (tmp_path / "damaged").write_text("{}\n[]\n")
@@ -215,7 +215,7 @@ def test_an_unchanged_directory_is_not_listed_again(
 
 
 def test_the_directory_must_exist(tmp_path: Path, log: FileLog, folder: Path) -> None:
-    """`check` names the stream and the directory; a directory lost later is an external error."""
+    """`check` names the stream and the directory; a directory that disappears later is an external error."""
     log.check()
     with pytest.raises(BindingError, match=r"'readings'.*/none .*does not exist.*-D readings=jsonl:DIR"):
         FileLog(binding(tmp_path / "none"), tmp_path / "log").check()
@@ -229,7 +229,7 @@ def test_the_directory_must_exist(tmp_path: Path, log: FileLog, folder: Path) ->
 
 
 def test_large_files_are_shared_and_small_ones_stay_whole(tmp_path: Path, folder: Path) -> None:
-    """The tasks get equal shares of all bytes, and every line exactly once."""
+    """Tasks get equal shares of the bytes, and every line is read exactly once."""
     line = b'{"n":123456789}\n'
     (folder / "big").write_bytes(line * 400_000)
     (folder / "small").write_bytes(line * 10)
@@ -244,7 +244,7 @@ def test_large_files_are_shared_and_small_ones_stay_whole(tmp_path: Path, folder
 
 @given(sizes=st.lists(st.integers(0, 10**7), max_size=12), parallelism=st.integers(1, 9))
 def test_shares_keep_order_and_leave_nothing_out(sizes: list[int], parallelism: int) -> None:
-    """Grouping splits for tasks only puts bars between them."""
+    """Grouping splits for tasks keeps their order and drops none."""
     splits = [Split(f"f{i}", f"f{i}", 0, size) for i, size in enumerate(sizes)]
     groups = share(splits, parallelism)
     assert [split for group in groups for split in group] == splits
@@ -286,7 +286,7 @@ def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_understood_become_bad_records(tmp_path: Path) -> None:
-    """A truncated Parquet file, and CSV files of other text or with an endless header, are reported by name."""
+    """Reported by name: a truncated Parquet file, CSV files in another encoding or with an endless header."""
     broken = {
         "parquet": [b"PAR1 and then nothing", b"PAR1" + b"\xff" * 100 + b"\x10\0\0\0PAR1"],
         "csv": [b"\xff\xfe\x00,1\n2,3\n", b"n" * 200_000 + b"\n1\n"],
@@ -318,7 +318,7 @@ def write_as(file_format: str, path: Path) -> None:
 
 @pytest.mark.parametrize("file_format", ["jsonl", "text", "csv", "parquet"])
 def test_a_file_that_is_away_is_read_when_it_is_back(tmp_path: Path, folder: Path, file_format: str) -> None:
-    """Its records are neither lost nor a dead letter: who reads it fails, names it, and says what to do."""
+    """Its records are neither lost nor dead letters: the reader fails, names the file, and says what to do."""
     write_as(file_format, folder / "a")
     log = FileLog(binding(folder, file_format), tmp_path / "log")
     splits = log.splits(0, log.latest(0, limited=False), 1)
@@ -339,7 +339,7 @@ def test_a_file_that_is_away_is_read_when_it_is_back(tmp_path: Path, folder: Pat
 
 @pytest.mark.parametrize("file_format", ["jsonl", "text", "csv", "parquet"])
 def test_a_file_that_is_gone_may_be_left_out(tmp_path: Path, folder: Path, file_format: str) -> None:
-    """With missing=skip it is one dead letter, but not when the whole directory is away."""
+    """With missing=skip it is one dead letter, but not when the whole directory is missing."""
     write_as(file_format, folder / "a")
     log = FileLog(binding(folder, file_format, missing="skip"), tmp_path / "log")
     end = log.latest(0, limited=False)
@@ -375,7 +375,7 @@ def test_an_error_of_the_disk_is_no_dead_letter(tmp_path: Path, folder: Path, fi
 def test_an_error_of_the_system_within_a_table_is_no_dead_letter(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Also one that Arrow raises in the midst of a file, and one that is met when files are cut."""
+    """This includes errors that Arrow raises in the middle of a file, and errors while files are split."""
 
     def refuse(*_: object, **__: object) -> None:
         raise error
@@ -398,7 +398,7 @@ def test_an_error_of_the_system_within_a_table_is_no_dead_letter(
 def test_a_file_that_cannot_be_looked_at_is_not_passed_over(
     log: FileLog, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bounded run would end without it."""
+    """Otherwise a bounded run would end without it."""
     write(folder, "a")
 
     stat = os.stat
@@ -419,7 +419,7 @@ def test_a_file_that_cannot_be_looked_at_is_not_passed_over(
 def test_a_directory_that_was_read_and_is_away_is_no_mistake_of_the_user(
     tmp_path: Path, log: FileLog, folder: Path
 ) -> None:
-    """A job that starts meanwhile may try again."""
+    """The error is external, so a job that starts meanwhile may retry."""
     write(folder, "a")
     log.latest(0, limited=False)
     folder.rename(tmp_path / "away")
@@ -429,7 +429,7 @@ def test_a_directory_that_was_read_and_is_away_is_no_mistake_of_the_user(
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
 def test_a_file_that_has_shrunk_is_reported(tmp_path: Path, folder: Path, file_format: str) -> None:
-    """What it still has is read, and what it has lost is not lost without a word."""
+    """The remaining content is read, and the loss is reported."""
     content = b'{"n":1}\n{"n":2}\n' if file_format == "jsonl" else b"n\n1\n222222\n"
     (folder / "a").write_bytes(content)
     log = FileLog(binding(folder, file_format), tmp_path / "log")
@@ -442,7 +442,7 @@ def test_a_file_that_has_shrunk_is_reported(tmp_path: Path, folder: Path, file_f
 
 
 def test_a_truncated_parquet_file_is_reported_and_others_are_read(tmp_path: Path, folder: Path) -> None:
-    """One file that was cut off does not stop the job."""
+    """One truncated file does not stop the job."""
     for name in ("a.parquet", "b.parquet"):
         pq.write_table(pa.table({"n": pa.array(range(1000), pa.int32())}), folder / name)
     os.truncate(folder / "a.parquet", (folder / "a.parquet").stat().st_size // 2)
@@ -453,7 +453,7 @@ def test_a_truncated_parquet_file_is_reported_and_others_are_read(tmp_path: Path
 
 
 def test_what_is_appended_to_a_known_file_is_reported(log: FileLog, folder: Path) -> None:
-    """Lines behind the size that was logged are not read, and not lost without a word."""
+    """Appended lines after the logged size are not read, and this is reported."""
     write(folder, "a")
     (folder / "started").touch()
     end = log.latest(0, limited=False)
@@ -467,7 +467,7 @@ def test_what_is_appended_to_a_known_file_is_reported(log: FileLog, folder: Path
 
 
 def test_a_name_that_is_no_text_gives_a_partition_that_is(log: FileLog, folder: Path) -> None:
-    """File names are bytes; partitions are text."""
+    """File names are bytes; partition names are text."""
     with open(os.fsencode(folder) + b"/\xff", "wb") as file:  # noqa: PTH123  # pathlib takes no bytes
         file.write(b"{}\n")
     splits = log.splits(0, log.latest(0, limited=False), 1)

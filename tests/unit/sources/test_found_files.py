@@ -1,4 +1,4 @@
-"""Lists of found files: every file once, in a list that is short and quick however many were read."""
+"""Lists of found files: every file once, in a list that stays short and fast however many files were read."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def always_worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists are written anew for a few files."""
+    """Make lists compact after a few files."""
     monkeypatch.setattr(found_files, "_WORTHWHILE", 2)
 
 
 def test_a_list_does_not_grow_with_what_was_read(tmp_path: Path, folder: Path) -> None:
-    """It has the files of the retained micro-batches, and sixteen bytes of each before that is still there."""
+    """It lists files of retained micro-batches, and sixteen bytes for each earlier file that still exists."""
     path = tmp_path / "list"
     log = FileLog(binding(folder), path, Keeping(retained=3))
     end = 0
@@ -69,7 +69,7 @@ def test_a_list_does_not_grow_with_what_was_read(tmp_path: Path, folder: Path) -
 
 
 def test_short_runs_keep_the_list_short(tmp_path: Path, folder: Path) -> None:
-    """A run of one micro-batch knows from the checkpoint how far it may have to go back."""
+    """A run of a single micro-batch learns from the checkpoint how far it may have to go back."""
     path = tmp_path / "list"
     for batch in range(20):
         write(folder, f"{batch:03}-a", f"{batch:03}-b")
@@ -80,7 +80,9 @@ def test_short_runs_keep_the_list_short(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_command_that_was_read_is_removed(tmp_path: Path, folder: Path) -> None:
-    """From the checkpoint's own folder, when the next micro-batch is committed, too; then its name is free again."""
+    """It is removed from the checkpoint's folder when the next micro-batch commits; its name is then free
+    again.
+    """
     log = FileLog(binding(folder), tmp_path / "list", Keeping(retained=2, owned=True))
     write(folder, "a", "b")
     end = log.latest(0, limited=False)
@@ -102,7 +104,7 @@ def test_a_command_that_was_read_is_removed(tmp_path: Path, folder: Path) -> Non
 
 
 def test_a_kill_between_removing_and_noting_it_is_no_loss(tmp_path: Path, folder: Path) -> None:
-    """The next run removes what the last one has left."""
+    """The next run removes the files that the previous one left."""
     keeping = Keeping(retained=2, owned=True)
     log = FileLog(binding(folder), tmp_path / "list", keeping)
     write(folder, "a", "b")
@@ -118,7 +120,7 @@ def test_a_kill_between_removing_and_noting_it_is_no_loss(tmp_path: Path, folder
 def test_a_job_from_a_savepoint_leaves_out_commands_that_its_origin_has_read(
     tmp_path: Path, folder: Path
 ) -> None:
-    """Those that still wait there it reads; each was for the job at that cut."""
+    """Commands still waiting there are read; each was for the job at the time of the savepoint."""
     keeping = Keeping(owned=True)
     log = FileLog(binding(folder), tmp_path / "list", keeping)
     write(folder, "a", "b")
@@ -139,7 +141,9 @@ def test_a_job_from_a_savepoint_leaves_out_commands_that_its_origin_has_read(
 def test_a_file_that_is_away_for_a_moment_is_not_read_again(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A share may come back after hours; what is away for a day is forgotten, and its name is free."""
+    """A network share may return after hours; a file that is missing for a day is forgotten, and its name is
+    free.
+    """
     now_s = time.time()
     monkeypatch.setattr(file_source.time, "time", lambda: now_s)
     log = FileLog(binding(folder), tmp_path / "list", Keeping(retained=1))
@@ -168,7 +172,7 @@ def test_a_file_that_is_away_for_a_moment_is_not_read_again(
 
 
 def test_two_readers_see_a_list_that_is_written_anew(tmp_path: Path, folder: Path) -> None:
-    """The driver looks on, however often that happens between two looks."""
+    """The driver reads the list while it is rewritten, any number of times between two reads."""
     log = FileLog(binding(folder), tmp_path / "list", Keeping(retained=1))
     driver = pickle.loads(pickle.dumps(log))
     end = 0
@@ -184,7 +188,7 @@ def test_two_readers_see_a_list_that_is_written_anew(tmp_path: Path, folder: Pat
 def test_a_kill_while_the_list_is_written_anew_leaves_the_old_one(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the next run does it again."""
+    """The next run rewrites it."""
     log = FileLog(binding(folder), tmp_path / "list", Keeping(retained=1))
     write(folder, "a", "b", "c")
     end = log.latest(0, limited=False)
@@ -206,14 +210,14 @@ def test_a_kill_while_the_list_is_written_anew_leaves_the_old_one(
 
 
 def test_a_list_of_another_format_is_refused(tmp_path: Path) -> None:
-    """With both formats and the remedy."""
+    """The error names both formats and the remedy."""
     (tmp_path / "list").write_text('{"before":3,"format":2,"names":{}}\n')
     with pytest.raises(CheckpointError, match=r"has the format 2; this penstock reads 1. Run the job"):
         FoundFiles(str(tmp_path / "list"))
 
 
 def test_a_million_names_are_known_at_once(tmp_path: Path) -> None:
-    """A list of 100,000 files of which none stands in full opens in a tenth of a second or so, and is small."""
+    """A list of 100,000 files, compacted to hashes, opens in about a tenth of a second, and is small."""
     found = FoundFiles(str(tmp_path / "list"))
     many = [f"{number:09}-é\udcff.jsonl" for number in range(100_000)]
     found.append([LoggedFile("/in\udcfe", name, 1, 1) for name in many])
@@ -228,7 +232,7 @@ def test_a_million_names_are_known_at_once(tmp_path: Path) -> None:
 
 
 def test_hashes_with_zeros_are_told_apart() -> None:
-    """Whatever bytes they have."""
+    """Any bytes may be in a hash."""
     rng = random.Random(1)
     made = {bytes(rng.choice((0, 0, 1, 255)) for _ in range(16)) for _ in range(2000)}
     known = np.unique(np.frombuffer(b"".join(sorted(made)[::2]), "S16"))
@@ -237,7 +241,7 @@ def test_hashes_with_zeros_are_told_apart() -> None:
 
 
 class Lists(RuleBasedStateMachine):
-    """A job that reads a folder, is killed, and goes back, against a plain model."""
+    """A model test: a job reads a folder, is killed, and goes back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,7 +289,7 @@ TestLists = Lists.TestCase
 
 
 class LaterRun:
-    """What a run asks before it continues: whether a later one has begun."""
+    """The check that a run makes before it continues: whether a later run has started."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -298,7 +302,7 @@ class LaterRun:
 def test_a_run_that_lost_its_checkpoint_leaves_the_list_of_the_next_alone(
     tmp_path: Path, folder: Path
 ) -> None:
-    """It has stood still, and continues to add files, and to compact; no position of its own covers these files."""
+    """A suspended run wakes, and goes on adding files and compacting; its positions cover none of these files."""
     path, later = tmp_path / "list", LaterRun()
     write(folder, "a", "b")
     first = FileLog(binding(folder), path, Keeping(retained=1), later.fence)
@@ -324,7 +328,7 @@ def test_a_run_that_lost_its_checkpoint_leaves_the_list_of_the_next_alone(
 
 
 def test_a_run_takes_over_what_the_run_before_added_last(tmp_path: Path, folder: Path) -> None:
-    """A list that it has read by then ends before: what a position may cover is in the copy."""
+    """The list it read ends before the last file; the carried copy has what a position may cover."""
     path, later = tmp_path / "list", LaterRun()
     first = FileLog(binding(folder), path, fence=later.fence)
     second = FileLog(binding(folder), path)

@@ -1,4 +1,4 @@
-"""Gathered messages: what the client of Kafka cannot give of a message is a bad record, and no end of the run."""
+"""Gathered messages: what Kafka's client cannot decode becomes a bad record, and does not end the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def messages(*values: bytes) -> list[Any]:
 
 
 def headers(message: Any) -> Any:
-    """Return headers as the client does, which fails where the name of one is not UTF-8."""
+    """Return headers as the client does: it raises where a header's name is not UTF-8."""
     if message.value().startswith(b"bad"):
         raise SystemError("<method 'headers'> returned a result with an exception set")
     return message.headers()
@@ -30,7 +30,7 @@ def headers(message: Any) -> Any:
 
 @pytest.mark.parametrize("values", [[b"x", b"bad1", b"y", b"bad2"], [b"bad1"], [b"x", b"y"]])
 def test_messages_whose_headers_cannot_be_read(monkeypatch: pytest.MonkeyPatch, values: list[bytes]) -> None:
-    """The others keep their places, and a reader goes on behind the last one."""
+    """Other messages keep their places, and reading continues after the bad one."""
     monkeypatch.setattr(gathered_messages, "_HEADERS", headers)
     gathered = GatheredMessages("00000", WantedParts(keys=True, timestamps=True, headers=("a", "b")))
     (chunk,) = [*gathered.add(messages(*values)), *gathered.rest()]

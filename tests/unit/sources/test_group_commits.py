@@ -1,4 +1,4 @@
-"""Group commits: messages arrive while the disk works, and are acknowledged when it has them."""
+"""Group commits: messages arrive while the disk is busy, and are acknowledged once they are durable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 30
 
 
 class SlowJournal(JournalWriter):
-    """A journal whose disk waits until it may work, and fails if told to."""
+    """A journal whose disk blocks until it is released, and fails on request."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -37,7 +37,7 @@ class SlowJournal(JournalWriter):
 
 
 def test_messages_arrive_while_a_group_is_committed(tmp_path: Path) -> None:
-    """None is acknowledged before the disk has it, and those of the next group wait for their own commit."""
+    """No message is acknowledged before it is durable; those of the next group wait for their own commit."""
     journal, acknowledged = SlowJournal(tmp_path), list[int]()
     with GroupCommits(journal, 3, acknowledged.extend) as commits:
         commits.add(b"a", 1)
@@ -59,7 +59,7 @@ def test_messages_arrive_while_a_group_is_committed(tmp_path: Path) -> None:
 
 
 def receive(journal: JournalWriter, acknowledged: list[int], *, is_lost: bool) -> None:
-    """Receive a message, and lose the connection or end."""
+    """Receive a message, then lose the connection or end."""
     with GroupCommits(journal, 1, acknowledged.extend) as commits:
         commits.add(b"a", 1)
         commits.step()
@@ -69,7 +69,9 @@ def receive(journal: JournalWriter, acknowledged: list[int], *, is_lost: bool) -
 
 
 def test_a_lost_connection_leaves_no_commit_behind(tmp_path: Path) -> None:
-    """The journal has another writer only when the disk is done. What it has is not acknowledged, so it comes again."""
+    """The next writer starts only when the disk is done. Its messages are not acknowledged, so they are
+    redelivered.
+    """
     journal, acknowledged = SlowJournal(tmp_path), list[int]()
     threading.Timer(0.05, journal.may_work.set).start()
     with pytest.raises(ConnectionError):
@@ -80,7 +82,7 @@ def test_a_lost_connection_leaves_no_commit_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_disk_that_fails_ends_the_receiver(tmp_path: Path, is_lost: bool) -> None:
-    """Also where the connection is lost at the same time."""
+    """This holds also when the connection is lost at the same time."""
     journal, acknowledged = SlowJournal(tmp_path), list[int]()
     journal.fails = True
     journal.may_work.set()

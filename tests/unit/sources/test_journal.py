@@ -1,4 +1,4 @@
-"""The journal: what was appended is there again, after any crash, and is read once."""
+"""The journal: after any crash it has what was appended, and each record is read once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_records_are_read_once_in_order_batch_by_batch(
     parallelism: int,
     carries: bool,
 ) -> None:
-    """Positions cut the journal into batches that together are what was appended, byte by byte."""
+    """Positions divide the journal into batches, which together equal what was appended, byte by byte."""
     folder = tmp_path_factory.mktemp("journal")
     writer, log = JournalWriter(folder, segment_bytes), JournalLog(folder, carries=carries)
     position, found = 0, []
@@ -96,7 +96,9 @@ def test_a_tail_torn_anywhere_is_cut(
     garbage: bytes,
     segment_bytes: int,
 ) -> None:
-    """Behind the mark a crash may leave anything; whole groups are kept, the rest is cut, and writing continues."""
+    """After the durable mark a crash may leave anything; whole groups stay, the rest is cut, and writing
+    continues.
+    """
     folder = tmp_path_factory.mktemp("journal")
     writer = JournalWriter(folder, segment_bytes)
     durable = [b"one", b"two\n\0"]
@@ -123,7 +125,7 @@ def test_a_tail_torn_anywhere_is_cut(
 
 
 def tear(segment: Path, reported: int, torn: int, flipped: int | None, garbage: bytes) -> None:
-    """Cut a segment, turn a bit and add garbage, all behind what was reported as durable."""
+    """Cut a segment, flip a bit and append garbage, all after the bytes reported as durable."""
     durable = max(0, reported - int(segment.stem))
     content = bytearray(segment.read_bytes())
     del content[max(durable, len(content) - torn) :]
@@ -133,7 +135,7 @@ def tear(segment: Path, reported: int, torn: int, flipped: int | None, garbage: 
 
 
 def test_records_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block may be larger than a read, and a chunk is not longer than its limit."""
+    """A block may exceed the read size, and a chunk never exceeds its limit."""
     monkeypatch.setattr("penstock.sources.journal_blocks._READ_BYTES", 100)
     monkeypatch.setattr("penstock.sources.journal_blocks._CHUNK_RECORDS", 3)
     records = [bytes([i]) * size for i, size in enumerate([5, 1000, 0, 0, 99, 100, 101, 1, 1])]
@@ -148,7 +150,7 @@ def test_records_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: p
 
 
 def test_readers_trust_only_what_is_marked(tmp_path: Path) -> None:
-    """Bytes that the writer has not finished are not seen."""
+    """Bytes that the writer has not finished are invisible."""
     writer, log = JournalWriter(tmp_path), JournalLog(tmp_path)
     end = writer.append([b"a"])
     with next(tmp_path.glob("*.blocks")).open("ab") as file:
@@ -159,7 +161,7 @@ def test_readers_trust_only_what_is_marked(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_keeps_what_it_appended(tmp_path: Path) -> None:
-    """Kill -9 at a random moment: every record whose append returned is there, in order, and none twice."""
+    """Kill -9 at a random moment: every record whose append returned is there once, in order."""
     script = """
         import sys
         from penstock.sources.journal import JournalWriter
@@ -186,7 +188,7 @@ def test_a_killed_writer_keeps_what_it_appended(tmp_path: Path) -> None:
 
 
 def test_only_one_writer_is_open(tmp_path: Path) -> None:
-    """A second run of the job cannot cut off what the first is writing."""
+    """A second run of the job cannot truncate what the first one is writing."""
     writer = JournalWriter(tmp_path)
     with pytest.raises(CheckpointError, match="another run"):
         JournalWriter(tmp_path)
@@ -198,7 +200,7 @@ def test_only_one_writer_is_open(tmp_path: Path) -> None:
 
 
 def test_segments_that_were_read_are_deleted(tmp_path: Path) -> None:
-    """`forget` deletes whole segments, and never what may still be read, nor the last whole one with its notes."""
+    """`forget` deletes whole segments, but none that may still be read, nor the last one with its notes."""
     writer, log = JournalWriter(tmp_path, 10), JournalLog(tmp_path)
     positions = [writer.append([b"%09d" % i], b"note %d" % i) for i in range(5)]
     log.forget(positions[2] - 1)
@@ -216,7 +218,7 @@ def test_segments_that_were_read_are_deleted(tmp_path: Path) -> None:
 
 
 def test_damage_is_a_clear_error(tmp_path: Path) -> None:
-    """A journal that lost what it had marked, or a segment in the middle, stops the start."""
+    """A journal that lost durable bytes, or a middle segment, refuses to start."""
     writer = JournalWriter(tmp_path, 10)
     for i in range(4):
         writer.append([b"%09d" % i])
@@ -238,7 +240,7 @@ def test_damage_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_record_that_changed_on_disk_is_a_clear_error(tmp_path: Path) -> None:
-    """What is read again is what was written, or an error; a wrong byte is never a wrong record."""
+    """Rereading returns what was written or raises; a wrong byte never becomes a wrong record."""
     writer = JournalWriter(tmp_path)
     first = writer.append([b"first"])
     writer.append([b"second"])
@@ -252,7 +254,7 @@ def test_a_record_that_changed_on_disk_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_frozen_journal_ends(tmp_path: Path) -> None:
-    """A bounded run reads up to what is there, and an empty journal is empty."""
+    """A bounded run reads up to the present end, and an empty journal yields nothing."""
     log = JournalLog(tmp_path / "none")
     assert log.latest(0, limited=True) == 0
     assert log.splits(0, 0, 2) == []

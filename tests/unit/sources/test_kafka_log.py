@@ -1,4 +1,4 @@
-"""Positions of a Kafka topic: limits, splits and their form as JSON. What brokers tell is given."""
+"""Positions of a Kafka topic: limits, splits and their JSON form. The brokers' answers are simulated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def log(limit: int = RECORDS_PER_BATCH) -> KafkaLog:
 @examples(100)
 @given(ends, st.integers(1, 10**6))
 def test_a_limited_position_is_on_the_way(found: dict[str, tuple[int, int]], limit: int) -> None:
-    """No partition goes back, each that has something to read moves, and steps lead to the end."""
+    """No partition goes back, each with records to read advances, and repeated steps reach the end."""
     start = {number: at for number, (at, _) in found.items()}
     end = {number: at + more for number, (at, more) in found.items()}
     one = log(limit)
@@ -59,7 +59,7 @@ def test_a_limited_position_is_on_the_way(found: dict[str, tuple[int, int]], lim
 
 
 def test_the_first_micro_batches_of_a_backlog_are_small() -> None:
-    """Outputs come soon, and later micro-batches are as large as they may be. A small backlog is read at once."""
+    """First outputs come soon; later micro-batches grow to the limit. A small backlog is read at once."""
     one = dataclasses.replace(log(), starts_small=True)
     one._frozen = {"00000": 3_000_000, "00001": 3_000_000}
     position = {"00000": 0, "00001": 0}
@@ -75,7 +75,9 @@ def test_the_first_micro_batches_of_a_backlog_are_small() -> None:
 
 
 def test_what_was_deleted_is_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The position says where, so a replay has the same splits whatever the brokers have by then; it costs no limit."""
+    """The position records the gap, so a replay has the same splits whatever the brokers hold by then; gaps
+    use no limit.
+    """
     monkeypatch.setattr(kafka_log, "find_begins", lambda *_: {("t", 0): 90, ("t", 1): 5})
     one = log(20)
     one.binding = dataclasses.replace(one.binding, missing="skip")
@@ -103,7 +105,7 @@ def test_what_was_deleted_is_passed_over_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_interval_with_a_gap_is_read_again_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of its readings, and without asking the brokers for what they had deleted."""
+    """The repeat follows the order of the readings, and does not ask the brokers for deleted records."""
     seen: list[Any] = []
     reader = types.SimpleNamespace(read=lambda ranges: iter([seen.append(dict(ranges))]))
     monkeypatch.setattr(KafkaLog, "reader", lambda _: reader)
@@ -120,7 +122,7 @@ def test_an_interval_with_a_gap_is_read_again_around_it(monkeypatch: pytest.Monk
 
 
 def test_a_plan_waits_while_no_broker_tells_where_a_partition_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is new then; a run that reads to an end fails instead, since it would be over."""
+    """No new records are reported then; a bounded run fails instead, since it would end."""
 
     def away(*_: Any) -> None:
         raise ExternalSystemError("away")
@@ -139,7 +141,7 @@ def test_a_plan_waits_while_no_broker_tells_where_a_partition_begins(monkeypatch
 @examples(100)
 @given(ends, st.integers(1, 8))
 def test_splits_tile_what_lies_between(found: dict[str, tuple[int, int]], parallelism: int) -> None:
-    """In order, without gap or overlap, and about as many as there are tasks."""
+    """Splits are in order, without gap or overlap, and about as many as there are tasks."""
     start = {number: at for number, (at, _) in found.items()}
     end = {number: at + more for number, (at, more) in found.items()}
     splits = log().splits(start, end, parallelism)
@@ -153,7 +155,7 @@ def test_splits_tile_what_lies_between(found: dict[str, tuple[int, int]], parall
 
 
 def test_a_partition_that_went_back_is_not_read() -> None:
-    """What becomes of a topic that has lost records is for the check of its identity."""
+    """Topics that lost records are handled by the identity check."""
     one = log()
     one._frozen = {"00000": 5}
     assert one.latest({"00000": 8}, limited=False) == {"00000": 8}
@@ -169,7 +171,7 @@ def test_a_log_travels_without_its_clients() -> None:
 
 
 def test_positions_of_another_topic_are_refused() -> None:
-    """With both names, and what to do."""
+    """The error has both names and says what to do."""
     with pytest.raises(
         BindingError, match=r"are of 'other', and the binding names the topic 't'\. Bind the stream"
     ):

@@ -36,7 +36,7 @@ def bind(query: str = "", role: Role = "data") -> KafkaBinding:
 def test_a_topic_is_checked_with_its_settings(
     monkeypatch: pytest.MonkeyPatch, client: dict[str, str]
 ) -> None:
-    """Those of librdkafka, as the URI has them."""
+    """They are librdkafka's settings, taken from the URI."""
     seen: list[Any] = []
 
     def check(_: Any, settings: Any) -> int:
@@ -65,7 +65,7 @@ def test_a_topic_is_checked_with_its_settings(
 )
 @pytest.mark.parametrize("role", ["data", "sink"])
 def test_settings_of_java_s_client_are_refused(setting: str, instead: str, role: Role) -> None:
-    """With what librdkafka has instead; sources and sinks have the same settings."""
+    """The error names librdkafka's equivalent; sources and sinks have the same settings."""
     with pytest.raises(BindingError, match=f"is a setting of Kafka's Java client; {instead}"):
         bind(f"?{setting}", role)
 
@@ -75,6 +75,6 @@ def test_settings_of_java_s_client_are_refused(setting: str, instead: str, role:
     [("env:", "must name an environment variable"), ("env:a b", "must name"), ("file:a", "an absolute path")],
 )
 def test_a_reference_names_a_variable_or_a_file(value: str, wrong: str) -> None:
-    """It is checked before anything starts."""
+    """It is resolved before anything starts."""
     with pytest.raises(BindingError, match=wrong):
         bind(f"?sasl.password={value}")

@@ -1,4 +1,4 @@
-"""A topic that was created is there when the job continues."""
+"""A topic that was just created is known to the brokers by the time the job continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.errors import PlaceMissingError
 
 
 class Admin:
-    """A client of brokers that know a new topic only when they are asked for it some times more."""
+    """An admin client whose brokers list a new topic only after several requests."""
 
     def __init__(self, settings: Any) -> None:
         self._asked_since = -1
@@ -44,13 +44,13 @@ def binding(query: str) -> KafkaBinding:
 
 
 def test_a_new_topic_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker that is asked may hear of it later than the one that has made it."""
+    """The queried broker may learn of it later than the one that created it."""
     monkeypatch.setattr(kafka_topics, "AdminClient", Admin)
     assert kafka_topics.check_topic(binding("?create_topic=true"), {}) == 1
 
 
 def test_a_topic_that_does_not_appear_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the time is over, or at once where none was to be made."""
+    """The error comes after the timeout, or at once where no topic was to be created."""
     monkeypatch.setattr(kafka_topics, "AdminClient", Admin)
     with pytest.raises(PlaceMissingError, match="'readings' does not exist"):
         kafka_topics.check_topic(binding("?create_topic=true"), {}, timeout_s=0)
@@ -59,7 +59,7 @@ def test_a_topic_that_does_not_appear_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 class LateAdmin(Admin):
-    """A client whose broker lists all topics, but has not heard yet who leads a new one."""
+    """An admin client whose broker lists a new topic before it knows its leader."""
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
@@ -70,6 +70,6 @@ class LateAdmin(Admin):
 
 
 def test_a_topic_that_somebody_has_just_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is among the topics, so it is not missing."""
+    """The topic is listed, so it is not missing."""
     monkeypatch.setattr(kafka_topics, "AdminClient", LateAdmin)
     assert kafka_topics.check_topic(binding(""), {}) == 1

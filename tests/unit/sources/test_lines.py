@@ -1,4 +1,4 @@
-"""Lines: any bytes, cut anywhere, give each line once and in order."""
+"""Lines: for any bytes and any cuts, each line is read once and in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def lines_by_hand(content: bytes) -> list[tuple[int, bytes]]:
-    """The lines that are not blank, stripped at the end, with the places where they start."""
+    """The model: the non-blank lines, stripped at the end, with their start offsets."""
     found: list[tuple[int, bytes]] = []
     position = len(BYTE_ORDER_MARK) if content.startswith(BYTE_ORDER_MARK) else 0
     for line in content[position:].split(b"\n"):
@@ -27,7 +27,7 @@ def lines_by_hand(content: bytes) -> list[tuple[int, bytes]]:
 
 
 def lines_of(path: Path, bounds: list[int], limits: LineLimits) -> list[tuple[int, bytes]]:
-    """The same, read in ranges that meet at `bounds`."""
+    """Return the lines as read in ranges that meet at `bounds`."""
     found: list[tuple[int, bytes]] = []
     for start, end in itertools.pairwise(bounds):
         for chunk in read_lines(str(path), "p", start, end, limits):
@@ -72,7 +72,7 @@ def test_a_line_longer_than_a_chunk_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_becomes_a_bad_record(tmp_path: Path) -> None:
-    """A line beyond the limit is reported with its beginning, and the lines around it are read."""
+    """A line beyond the limit is reported with its start, and the other lines are read."""
     path = tmp_path / "f"
     path.write_bytes(b"a\n" + b"b" * 500_000 + b"\nc\n")
     limits = LineLimits(chunk_bytes=100, line_bytes=1000)
@@ -86,7 +86,7 @@ def test_a_line_without_end_becomes_a_bad_record(tmp_path: Path) -> None:
 
 
 def test_chunks_share_the_block_that_was_read(tmp_path: Path) -> None:
-    """Lines are not copied: the arrays of one block have the same buffer."""
+    """Lines are not copied: the arrays of a block share its buffer."""
     path = tmp_path / "f"
     path.write_bytes(b"".join(b'{"n":%d}\n' % i for i in range(1000)))
     chunks = list(read_lines(str(path), "p", 0, path.stat().st_size, LineLimits(chunk_lines=400)))

@@ -1,4 +1,4 @@
-"""The rate source: the same moments give the same numbers, each once, whatever the micro-batches."""
+"""The rate source: the same period gives the same numbers, each once, however micro-batches divide it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def numbers(found: RateLog, start: int, end: int, parallelism: int = 2) -> list[
     parallelism=st.integers(1, 5),
 )
 def test_every_number_comes_once(rate: int, start: int, lengths: list[int], parallelism: int) -> None:
-    """However the time is cut into micro-batches, and these into tasks."""
+    """This holds however the time is divided into micro-batches and tasks."""
     found, place, end = [], start, start
     for length in lengths:
         end = place + length
@@ -60,7 +60,7 @@ def test_every_number_comes_once(rate: int, start: int, lengths: list[int], para
 
 
 def test_it_goes_by_the_clock() -> None:
-    """A new job begins a second ago; what came while one was down is read, in parts of a bounded size."""
+    """A new job starts one second back; numbers due during downtime are read in portions of bounded size."""
     found = log(200)
     now = found.latest(0, limited=True)
     assert abs(now - time.time() * 1000) < 10_000
@@ -74,7 +74,7 @@ def test_it_goes_by_the_clock() -> None:
 
 
 def test_a_bounded_run_ends() -> None:
-    """At the moment of its start."""
+    """It ends at the time of its start."""
     found = log()
     found.freeze()
     end = found.latest(1, limited=False)
@@ -83,7 +83,7 @@ def test_a_bounded_run_ends() -> None:
 
 
 def test_records_are_numbers() -> None:
-    """Any other schema is refused, with the remedy."""
+    """Any other schema is refused, naming the remedy."""
     check_schema("ticks", KIND)
     for schema in (Other, "number double", "number int"):
         with pytest.raises(BindingError, match="one field of the type int"):

@@ -1,4 +1,4 @@
-"""What all receivers share: they connect again, and tell what they cannot put right."""
+"""Behaviour shared by all receivers: they reconnect, and report errors that they cannot recover from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.sources.receiver import Group, Receiver
 
 
 class Scripted(Receiver[Any]):
-    """A receiver whose connections do what a script says: an error to raise at each attempt, or a record."""
+    """A receiver that follows a script: each connection raises an error or delivers a record."""
 
     def __init__(self, folder: Path, *script: Exception | bytes, bounded: bool = True) -> None:
         self.journal = JournalWriter(folder)
@@ -49,7 +49,7 @@ MISSING = BindingError("missing")
 
 
 def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
-    """Whatever way it was lost, also when what was there is missing for a moment."""
+    """It reconnects after any kind of loss, also when the queue is missing for a moment."""
     with Scripted(tmp_path, ConnectionError("lost"), AWAY, MISSING, AWAY, OSError("lost"), b"a") as receiver:
         receiver.wait_for_end(threading.Event())
         assert receiver.journal.position > 0
@@ -57,7 +57,7 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
 
 
 def test_what_stays_missing_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that was deleted does not come back."""
+    """A deleted queue does not come back, so the receiver gives up."""
     monkeypatch.setattr("penstock.sources.receiver._PATIENCE_S", 0.05)
     with (
         Scripted(tmp_path, ConnectionError("lost"), *[MISSING] * 200) as receiver,
@@ -68,7 +68,7 @@ def test_what_stays_missing_ends_the_stream(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("error", [AWAY, MISSING])
 def test_the_first_connection_must_be_made(tmp_path: Path, error: PenstockError) -> None:
-    """Else the run does not begin, and the journal is free again."""
+    """Otherwise the run does not start, and the journal is released."""
     with pytest.raises(type(error)):
         Scripted(tmp_path, error).__enter__()
     JournalWriter(tmp_path).close()
@@ -84,7 +84,7 @@ def test_any_other_error_reaches_whoever_runs_the_job(tmp_path: Path) -> None:
 
 
 def test_a_group_waits_only_behind_another(tmp_path: Path) -> None:
-    """The first record is due at once; those behind it wait a little, or until there are many."""
+    """The first record commits at once; later ones wait briefly, or until there are many."""
     writer = JournalWriter(tmp_path)
     group = Group(writer, 3)
     group.add(b"a", b"1")

@@ -1,4 +1,4 @@
-"""The socket receiver: every line the server sends is in the journal, over broken connections too."""
+"""The socket receiver: every line that the server sends is in the journal, despite lost connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = record_type("line STRING")
 
 
 class Server:
-    """A server on a free port; each connection is served by the next of the given functions."""
+    """A server on a free port; each of the given functions serves one connection."""
 
     def __init__(self, *serve: Callable[[socket.socket], None]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -73,7 +73,9 @@ def hold(connection: socket.socket) -> None:
 
 
 def test_the_end_of_the_connection_is_the_end_of_a_bounded_run(tmp_path: Path) -> None:
-    """All lines are durable when `wait_for_end` returns, the last one without a line end, blank ones left out."""
+    """All lines are durable when `wait_for_end` returns: an unterminated last line included, blank ones
+    excluded.
+    """
 
     def serve(connection: socket.socket) -> None:
         for i in range(2_000):
@@ -91,7 +93,7 @@ def test_the_end_of_the_connection_is_the_end_of_a_bounded_run(tmp_path: Path) -
 
 
 def test_lines_are_durable_at_once(tmp_path: Path) -> None:
-    """A line does not wait for others to come."""
+    """A line is committed without waiting for more."""
     sent = threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -107,7 +109,7 @@ def test_lines_are_durable_at_once(tmp_path: Path) -> None:
 
 
 def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
-    """Whether the server closes or resets it; what came before counts."""
+    """The server may close or reset it; lines received before are kept."""
 
     def close(connection: socket.socket) -> None:
         connection.sendall(b"a\nb\n")
@@ -128,7 +130,7 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
 
 
 def test_stopping_is_quick_and_a_restart_goes_on_behind_it(tmp_path: Path) -> None:
-    """The journal keeps what came; the next run appends to it."""
+    """The journal keeps received lines; the next run appends to it."""
     for word in (b"first", b"second"):
 
         def serve(connection: socket.socket, word: bytes = word) -> None:
@@ -143,7 +145,7 @@ def test_stopping_is_quick_and_a_restart_goes_on_behind_it(tmp_path: Path) -> No
 
 
 def test_no_server_is_a_clear_error(tmp_path: Path) -> None:
-    """The error names the stream, the host and the port, and lets the journal go."""
+    """The error names the stream, the host and the port, and the journal is released."""
     server = Server()
     server.close()
     with pytest.raises(
@@ -156,7 +158,7 @@ def test_no_server_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_be_written_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver sees the error, and nothing is taken for received."""
+    """The driver gets the error, and no line counts as received."""
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -174,7 +176,7 @@ def test_a_journal_that_cannot_be_written_is_reported(
 
 
 def test_a_line_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that never ends its line does not fill the memory."""
+    """A server that never ends its line cannot exhaust the memory."""
     monkeypatch.setattr("penstock.sources.socket._LONGEST_LINE_BYTES", 1000)
 
     def serve(connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The log of starts: one further at each start, an end to read when time ends, and still in a bounded run."""
+"""The log of starts: it advances by one at each start and once when time ends, but not in a bounded run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_it_stands_still_in_a_bounded_run() -> None:
 
 
 def test_an_end_is_read_once() -> None:
-    """Its position alone says that it is one, so that a replay of the micro-batch reads it again."""
+    """The position itself marks the end, so a replay of the micro-batch reads it again."""
     log = StartLog(ends=True)
     log.freeze()
     assert log.latest(4, limited=False) == 5

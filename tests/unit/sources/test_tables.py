@@ -1,4 +1,4 @@
-"""CSV and Parquet: cells become typed columns, and what does not fit becomes a bad record."""
+"""CSV and Parquet: cells become typed columns, and rows that do not fit become bad records."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_csv_cells_become_typed_values(tmp_path: Path) -> None:
 
 
 def test_csv_cells_that_do_not_fit_become_bad_records(tmp_path: Path) -> None:
-    """The reason names the field and the value, the offset the row; the other rows are read."""
+    """The reason names the field and the value, the offset is the row; the other rows are read."""
     path = tmp_path / "f.csv"
     path.write_bytes(
         b"i,s,e\n1,a,ON\nx,b,ON\n\n3,c,BROKEN\n4\n5,e,OFF,6\n7,\xff,\n99999999999999999999,h,\n9,i,ON\n"
@@ -107,7 +107,9 @@ def test_csv_cells_that_do_not_fit_become_bad_records(tmp_path: Path) -> None:
 
 
 def test_csv_files_without_rows_or_fields(tmp_path: Path) -> None:
-    """No rows give nothing; a header without any field of the schema is another file than meant."""
+    """A file without rows yields nothing; a header without any field of the schema is refused as the wrong
+    file.
+    """
     path = tmp_path / "f.csv"
     for content in ("", "\n", "n", "n\n", "\n\nn\n"):
         path.write_text(content)
@@ -136,7 +138,7 @@ def test_what_python_writes_as_csv_is_read_back(
 
 
 def test_bad_rows_far_apart_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
-    """Row numbers are right over block borders, with rows left out in every block."""
+    """Row numbers stay right across blocks when bad rows are in every block."""
     path = tmp_path / "f.csv"
     count, width = 30_000, 1000
     lines = [f"{i},{'x' * width}" if i % 7_000 else f"{i},a,b" for i in range(1, count)]
@@ -156,7 +158,7 @@ def parquet_rows(
 
 
 def test_parquet_columns_are_cast_to_the_schema(tmp_path: Path) -> None:
-    """Other widths, dictionaries and nanoseconds fit; a missing column is null."""
+    """Other widths, dictionary encoding and nanoseconds are converted; a missing column is null."""
     path = tmp_path / "f.parquet"
     time = dt.datetime(2024, 1, 2, 3, 4, 5, 6)  # noqa: DTZ001  # a column without a zone
     columns = {
@@ -177,7 +179,7 @@ def test_parquet_columns_are_cast_to_the_schema(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 def test_nanoseconds_become_the_microsecond_in_which_they_are(zone: str | None, tmp_path: Path) -> None:
-    """Before 1970, too, where to drop digits would make a time a later one; also within lists, maps and records."""
+    """Truncating digits before 1970 would make a time later; lists, maps and records are covered too."""
     there = pa.timestamp("ns", zone)
     numbers = [-1, -1000, -1001, None, 0, 1999, -(2**63) + 1]
     floored = [-1, -1, -2, None, 0, 1, (-(2**63) + 1) // 1000]
@@ -208,7 +210,7 @@ def test_nanoseconds_become_the_microsecond_in_which_they_are(zone: str | None, 
 
 
 def test_parquet_values_that_do_not_fit_become_bad_records(tmp_path: Path) -> None:
-    """Only the rows with such a value are lost, and each says why with the whole row as JSON."""
+    """Only rows with such a value are bad; each has the reason and the whole row as JSON."""
     path = tmp_path / "f.parquet"
     columns = {
         "i": pa.array([1.0, 2.5, 3.0, float("nan"), 2.0**40]),
@@ -222,7 +224,7 @@ def test_parquet_values_that_do_not_fit_become_bad_records(tmp_path: Path) -> No
 
 
 def test_a_parquet_column_of_another_kind_is_bad_where_it_has_values(tmp_path: Path) -> None:
-    """A column that has no way to its type makes rows bad, and null rows pass."""
+    """Rows with values in an inconvertible column are bad; null rows pass."""
     path = tmp_path / "f.parquet"
     columns = {"i": pa.array([[1], None], pa.list_(pa.int64())), "s": pa.array(["x", "y"])}
     pq.write_table(pa.table(columns), path)
@@ -238,7 +240,7 @@ def test_a_parquet_column_of_another_kind_is_bad_where_it_has_values(tmp_path: P
 def test_parquet_row_ranges_give_each_row_once(
     tmp_path_factory: pytest.TempPathFactory, groups: list[int], cuts: list[int]
 ) -> None:
-    """Row ranges that meet give every row once, over any row groups."""
+    """Adjacent ranges give every row once, over any row groups."""
     path, total = tmp_path_factory.getbasetemp() / "ranges.parquet", sum(groups)
     table = pa.table({"n": pa.array(range(total), pa.int32())})
     with pq.ParquetWriter(path, table.schema) as writer:
@@ -305,7 +307,7 @@ TEXTS = [
 
 
 def csv_chunks(path: Path, kind: RecordType) -> list[Any]:
-    """All that a file becomes, with its types and with not-a-number told apart from itself."""
+    """Return all that a file becomes, with types, in a form in which NaN can be compared."""
     rows, bad = csv_rows(path, kind)
     return [repr(rows), bad]
 
@@ -315,7 +317,7 @@ def csv_chunks(path: Path, kind: RecordType) -> list[Any]:
     st.sampled_from(TYPES), st.lists(st.sampled_from(TEXTS) | st.text(max_size=4), min_size=1, max_size=12)
 )
 def test_cells_are_read_alike_as_they_are_and_tidied(ddl: str, texts: list[str]) -> None:
-    """Whatever Arrow reads as it is, it reads as the same value when it is tidied before."""
+    """A cell that Arrow parses unchanged has the same value after trimming."""
     (field,) = record_type(f"x {ddl}").fields
     column = pa.array([text.encode("utf-8", "replace") for text in texts], pa.binary())
 
@@ -341,7 +343,7 @@ def test_cells_are_read_alike_as_they_are_and_tidied(ddl: str, texts: list[str])
 def test_a_csv_file_is_read_alike_typed_and_as_it_is(
     rows: list[tuple[str, str, str, int]], types: list[str], block_bytes: int, is_clean: bool
 ) -> None:
-    """The same records, offsets, reasons and raw lines, whatever does not fit and wherever that begins."""
+    """Records, offsets, reasons and raw lines are equal, whatever does not fit and wherever that starts."""
     kind = record_type(f"a {types[0]}, b {types[1]}, c {types[2]}, gone INT")
     fine = {
         "TINYINT": "7",
@@ -360,7 +362,7 @@ def test_a_csv_file_is_read_alike_typed_and_as_it_is(
         mock.patch.object(file_tables, "_CSV_BLOCK_BYTES", block_bytes),
     ):
         path = Path(folder, "f.csv")
-        # Blocks hold whole rows, so the shortest is longer than the longest row.
+        # Blocks hold whole rows, so the smallest block is longer than the longest row.
         path.write_text("a,b,c\n" + "\n".join(lines) + "\n", encoding="utf-8", newline="")
         try:
             found = csv_chunks(path, kind)
@@ -386,7 +388,7 @@ def _quoted(cell: str) -> str:
     ],
 )
 def test_header_lines_of_csv(tmp_path: Path, content: bytes, rows: Any, reason: str) -> None:
-    """Behind empty lines the header was a record; of two columns of a name, the last one counted."""
+    """Blank lines before the header are skipped, and a file with duplicate column names is refused."""
     path = tmp_path / "f.csv"
     path.write_bytes(content)
     kind = record_type("t STRING, s STRING")
@@ -399,7 +401,7 @@ def test_header_lines_of_csv(tmp_path: Path, content: bytes, rows: Any, reason: 
 
 @pytest.mark.parametrize("more", ["", "bad,2\n"])
 def test_a_number_too_large_is_no_infinity(tmp_path: Path, more: str) -> None:
-    """And what a cell means does not depend on other rows: a space that is none of ASCII's is never trimmed."""
+    """A cell's meaning does not depend on other rows, and non-ASCII spaces are never trimmed."""
     path = tmp_path / "f.csv"
     path.write_text(f"f,i\n1e400,1\n-inf,2\n1,3\u00a0\n{more}")
     rows, bad = csv_rows(path, record_type("f DOUBLE, i INT"))
@@ -408,7 +410,7 @@ def test_a_number_too_large_is_no_infinity(tmp_path: Path, more: str) -> None:
 
 
 def test_parquet_values_that_records_cannot_have(tmp_path: Path) -> None:
-    """Numbers as times, text that is not UTF-8, numbers too large for a FLOAT: the other rows are read."""
+    """Such are numbers out of range for times or FLOAT, and text that is not UTF-8; the other rows are read."""
     text = pa.array([b"\xff", b"a"], pa.binary()).view(pa.string())
     for column, ddl, why in (
         (pa.array([1_700_000_000_000, None]), "a TIMESTAMP", "1700000000000 is not of type timestamp"),
@@ -432,7 +434,7 @@ def test_parquet_columns_of_the_same_name_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", ["", "bad,,,x\n"])
 def test_a_quote_that_is_not_closed_takes_no_rows(tmp_path: Path, more: str) -> None:
-    """The rest of the file was text of one row. A row of several lines at the end is one all the same."""
+    """An unclosed quote spoils one row only, not the rest of the file. A multi-line row at the end is one row."""
     path = tmp_path / "f.csv"
     kind = record_type("i INT, d DATE, f DOUBLE, s STRING")
     begin = f'i,d,f,s\n{more}1,,,"a\nb"\n'
@@ -446,7 +448,7 @@ def test_a_quote_that_is_not_closed_takes_no_rows(tmp_path: Path, more: str) -> 
 
 
 def test_nested_cells_are_those_of_json(tmp_path: Path) -> None:
-    """With defaults and times; a number was a time and a whole number, and deep nesting ended each run again."""
+    """Nested cells have defaults and times as in JSON; deep nesting is a bad record and does not end the run."""
     path = tmp_path / "f.csv"
     cells_of = (
         '{"x": 1}', '{"x": 1.5}', '{"x": 1, "t": "2024-01-01T00:00:00Z"}', '{"x": 1, "t": 5}', "[" * 100_000, ""

@@ -1,4 +1,4 @@
-"""Patterns in place of a topic: what is refused, what is planned when topics appear or go, and how it is kept."""
+"""Topic patterns: which are refused, how new and deleted topics are planned, and how positions are stored."""
 
 from __future__ import annotations
 
@@ -41,20 +41,22 @@ def log(topic: str, path: Path, alone: str = "") -> KafkaLog:
     ],
 )
 def test_wrong_patterns_are_refused(topic: str, role: str, why: str) -> None:
-    """With what is wrong, before anything starts."""
+    """The error says what is wrong, before anything starts."""
     with pytest.raises(BindingError, match=why):
         bind(topic, role)
 
 
 def test_a_pattern_matches_whole_names_but_not_those_of_kafka() -> None:
-    """Unless it begins as these do; an escaped ? belongs to it."""
+    """Internal topics match only patterns that start like their names; an escaped ? is part of the pattern."""
     assert [name for name in ("a", "a-1", "ba", "__a") if bind("~.*").reads(name)] == ["a", "a-1", "ba"]
     assert [name for name in ("a", "ab", "abc") if bind("~ab%3F").reads(name)] == ["a", "ab"]
     assert bind("~__consumer.*").reads("__consumer_offsets")
 
 
 def test_a_position_of_one_topic_goes_on_under_a_pattern(tmp_path: Path) -> None:
-    """Its partitions keep their names; another topic has its name in theirs. What is on disk is the same."""
+    """Partitions of the first topic keep their names; those of others are prefixed. The stored form is the
+    same.
+    """
     one, many = log("a", tmp_path, "a"), log("~.*", tmp_path, "a")
     stored = one.encode({"00000": 4, "00001": 5})
     assert many.decode(stored) == {"00000": 4, "00001": 5}
@@ -67,7 +69,9 @@ def test_a_position_of_one_topic_goes_on_under_a_pattern(tmp_path: Path) -> None
 
 
 def test_a_deleted_topic_ends_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error by default. With missing=skip a split ends each partition, the same in a replay, and that is kept."""
+    """A deleted topic is an error by default. With missing=skip a split ends each partition, which replays
+    repeat and positions keep.
+    """
     path = tmp_path / "numbers.topic"
     StoredTopics("", {"a": StoredTopic("1"), "b": StoredTopic("2")}).write(path)
     monkeypatch.setattr(kafka_log, "count_partitions", lambda *_: None)
@@ -96,7 +100,7 @@ def test_a_deleted_topic_ends_in_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_is_stored_of_one_topic_is_read_as_before(tmp_path: Path) -> None:
-    """The file of a stream of one topic has the form that it always had."""
+    """A single topic's position file keeps its original format."""
     path = tmp_path / "numbers.topic"
     path.write_bytes(b'{"topic":"a","id":"x","begins":{"0":3}}')
     found = StoredTopics.read(path)

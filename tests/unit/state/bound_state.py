@@ -1,4 +1,4 @@
-"""A declared state at work in a key group, alone."""
+"""A declared state, bound to a key group for a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AtWork"]
 
 
 class AtWork:
-    """A state at work; `at` moves it to a key, where a record begins."""
+    """A bound state; `at` moves it to a key and starts a record."""
 
     def __init__(self, declared: KeyedState, *, checks: bool = False) -> None:
         declared.name = declared.name or "kept"
@@ -38,7 +38,7 @@ class AtWork:
         return self.state
 
     def raised(self) -> None:
-        """What the record has changed is taken back."""
+        """Undo the record's changes, as after an exception."""
         self.group.cursor.take_back()
 
     def flush(self) -> None:
@@ -46,7 +46,7 @@ class AtWork:
         self.state.refresh()
 
     def reload(self) -> int:
-        """As the next micro-batch finds it; gives how many keys hold something."""
+        """Reload as for the next micro-batch; return how many keys hold state."""
         changes = self.group.changes()
         if changes is not None:
             self._tables.put(0, changes)

@@ -1,4 +1,4 @@
-"""Copies of values: none of what cannot change, and deep enough of what can."""
+"""Copies of values: immutable values are shared, mutable ones copied deeply enough."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FrozenRow(msgspec.Struct, frozen=True):
     "kind", [int, str, dt.datetime, Colour, Fixed, tuple[int, ...], frozenset[int], Fixed | None]
 )
 def test_what_cannot_change_is_not_copied(kind: Any) -> None:
-    """It costs nothing."""
+    """The value itself is returned."""
     assert copier_of(kind) is None
 
 
@@ -77,7 +77,7 @@ def test_what_cannot_change_is_not_copied(kind: Any) -> None:
     ],
 )
 def test_a_copy_shares_nothing_that_can_change(kind: Any, value: Any) -> None:
-    """It is equal, and every part that can change is another object."""
+    """The copy is equal, and each mutable part is another object."""
     copier = copier_of(kind)
     assert copier is not None
     made = copier(value)
@@ -87,7 +87,7 @@ def test_a_copy_shares_nothing_that_can_change(kind: Any, value: Any) -> None:
 
 
 def changeable(value: Any) -> set[int]:
-    """The identities of all parts that can change."""
+    """Return the identities of all mutable parts."""
     found = set()
     parts: list[Any] = []
     if isinstance(value, list | set):

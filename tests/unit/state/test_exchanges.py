@@ -1,4 +1,6 @@
-"""What each record of an exchange finds, beside a dictionary, for few keys and for more than 16 bits count."""
+"""`exchange` gives each record the value before it, as a dictionary would, for few keys and for more than 16
+bits count.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from penstock.state.exchanges import Exchange
 @pytest.mark.parametrize("first_key", [0, 65_530, 65_536, 1 << 40])
 @given(keys=st.lists(st.integers(0, 9), max_size=30))
 def test_each_record_finds_what_the_one_before_it_has_set(first_key: int, keys: list[int]) -> None:
-    """Or what the key held before; the last record of each key is known."""
+    """It is the key's stored value or what the previous record set; the last record of each key is known."""
     indices = np.array(keys, np.int64) + first_key
     values = np.arange(len(keys)) * 10
-    # As if all keys up to the first held nothing, without an array of that size.
+    # Keys start at a large number, without an array of that size.
     held = np.arange(10) - 100
     exchange = Exchange(indices)
     exchange._first_keys -= first_key  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Reducing and aggregating state: what comes is folded, and what raises leaves the fold as it was."""
+"""Reducing and aggregating state: inputs are folded, and a record that raises leaves the fold unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def joined(best: Mean, other: Mean) -> Mean:
 
 
 def test_values_are_reduced() -> None:
-    """The first is taken as it is; `set` replaces, `clear` begins anew."""
+    """The first value is taken unchanged; `set` replaces it, `clear` starts anew."""
     work = AtWork(ps.ReducingState(float, max))
     assert work.at(1).get() is None
     for value in (3, 5.0, 4.0):
@@ -47,7 +47,7 @@ def test_values_are_reduced() -> None:
 
 
 def test_values_are_aggregated() -> None:
-    """What is kept is the accumulator, which columns show and `set` replaces."""
+    """The accumulator is stored; columns show it and `set` replaces it."""
     work = AtWork(ps.AggregatingState(MeanOf()))
     assert work.at(1).get() is None
     for value in (3, 6.0):
@@ -68,7 +68,7 @@ def test_values_are_aggregated() -> None:
     [(ps.ReducingState(Mean, joined), Mean(1.0, 1, [1.0])), (ps.AggregatingState(MeanOf()), 1.0)],
 )
 def test_a_function_may_change_what_it_is_given(declared: Any, value: Any) -> None:
-    """And still what raises leaves the fold as it was, down to lists inside."""
+    """If it raises, the fold is unchanged, including nested lists."""
     work = AtWork(declared)
     work.at(1).set(Mean(5.0, 1, [5.0]))
     before = work.column.values[1]
@@ -81,7 +81,7 @@ def test_a_function_may_change_what_it_is_given(declared: Any, value: Any) -> No
 
 
 def test_two_keys_may_be_set_to_one_object() -> None:
-    """As a command to several keys does."""
+    """A command to several keys does so."""
     work = AtWork(ps.AggregatingState(MeanOf()))
     same = Mean(5.0, 1)
     for key in (1, 2):
@@ -91,7 +91,7 @@ def test_two_keys_may_be_set_to_one_object() -> None:
 
 
 def test_what_is_of_another_type_is_refused() -> None:
-    """Values, accumulators, and what the functions return; where nothing is annotated, anything is added."""
+    """Values, accumulators and function results are checked; without annotations anything is accepted."""
     reducing = AtWork(ps.ReducingState(int, max)).at(1)
     aggregating = AtWork(ps.AggregatingState(MeanOf())).at(1)
     broken = AtWork(ps.ReducingState(int, lambda a, b: None)).at(1)
@@ -113,7 +113,7 @@ def test_what_is_of_another_type_is_refused() -> None:
 
 
 def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
-    """Also when it is what the function makes of it."""
+    """This includes results of the function."""
     reducing = AtWork(ps.ReducingState(int, lambda a, b: a * b), checks=True).at(1)
     reducing.add(2**40)
     with pytest.raises(UnstorableValueError):
@@ -127,7 +127,7 @@ def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
 
 
 def test_json_sets_them() -> None:
-    """A reducing state to a value, an aggregating one to an accumulator."""
+    """JSON sets a reducing state to a value, an aggregating one to an accumulator."""
     assert ps.ReducingState(int, max).value_of(b"5") == 5
     state = ps.AggregatingState(MeanOf())
     state.name = "mean"
@@ -157,19 +157,19 @@ class Half(ps.AggregateFunction[float, Mean, float]):
     ],
 )
 def test_what_is_no_aggregate_is_told_when_the_job_is_described(aggregate: Any, said: str) -> None:
-    """With what to do."""
+    """The error says what to do."""
     with pytest.raises(SchemaError, match=said):
         ps.AggregatingState(aggregate).spec()
 
 
 def test_what_is_no_reduce_function_is_told_when_the_job_is_described() -> None:
-    """As well."""
+    """The error says what to do."""
     with pytest.raises(SchemaError, match="is not a function of two values"):
         ps.ReducingState(int, 5).spec()  # type: ignore[arg-type]
 
 
 def test_they_work_only_inside_their_function() -> None:
-    """As every state."""
+    """Outside they raise, like every state."""
     for state in (ps.ReducingState(int, max), ps.AggregatingState(MeanOf())):
         for call in (state.get, state.clear, lambda state=state: state.add(1), state.columns):
             with pytest.raises(StateError, match="has a value only while"):

@@ -1,4 +1,4 @@
-"""The state of a key group: value by value or as columns, it is what a dict would hold, over any number of reloads."""
+"""The state of a key group, used by value or as columns, equals a dict over any number of reloads."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def table_of(key_type: pa.DataType, specs: list[StateSpec]) -> GroupTable:
 
 
 def settle(group: GroupState, table: GroupTable) -> bool:
-    """Put the changes of a run into the table; whether there were any."""
+    """Write the changes of a run into the table; return whether there were any."""
     changes = group.changes()
     if changes is not None:
         table.upsert(changes)
@@ -88,7 +88,7 @@ def settle(group: GroupState, table: GroupTable) -> bool:
 @given(data=st.data())
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
-    """Any sequence of get, set, clear, taking back, storing and loading again, with a second state beside."""
+    """This holds for any sequence of get, set, clear, undo, store and reload, with a second state beside."""
     python_type, values = KINDS[kind]
     specs = [spec_of("it", python_type), spec_of("other", int)]
     table = table_of(pa.int64(), specs)
@@ -132,7 +132,7 @@ def test_values_are_those_of_a_dict(kind: str, data: st.DataObject) -> None:
 
 
 def columns_of(kind: str, values: list[Any]) -> Any:
-    """Values as `put` takes them, members of enumerations as they are or as their values."""
+    """Return values as `put` takes them: enumeration members or their plain values."""
     if kind != "record":
         return _objects(values)
     names = ("low", "name", "colour", "tags", "note", "limit", "table")
@@ -150,7 +150,7 @@ def _objects(values: list[Any]) -> Any:
 @pytest.mark.parametrize("key_type", [pa.int64(), PAIR], ids=["one field", "two fields"])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_columns_and_values_are_one_state(kind: str, key_type: pa.DataType, data: st.DataObject) -> None:
-    """What is put as a column is found value by value and the other way round; other keys keep theirs."""
+    """A column that was put is readable value by value, and vice versa; other keys keep theirs."""
     python_type, values = KINDS[kind]
     specs = [spec_of("it", python_type)]
     table = table_of(key_type, specs)
@@ -183,7 +183,7 @@ def test_columns_and_values_are_one_state(kind: str, key_type: pa.DataType, data
 
 
 def test_a_column_without_a_change_is_what_it_was() -> None:
-    """NaN is a value and no missing one; keys without a record stay without."""
+    """NaN is a value, not null; keys without a value stay without one."""
     spec = spec_of("it", Setting)
     table = table_of(pa.int64(), [spec])
     group = GroupState([spec], table)
@@ -218,7 +218,7 @@ class Ratio:
 
 
 def test_nan_is_not_a_missing_value_in_optional_columns() -> None:
-    """Arrays of objects may hold both."""
+    """Object arrays may hold both."""
     specs = [spec_of("it", Ratio)]
     group = GroupState(specs, table_of(pa.int64(), specs))
     state = BoundValueState(group.columns["it"], group.cursor)
@@ -238,7 +238,7 @@ def test_nan_is_not_a_missing_value_in_optional_columns() -> None:
     ],
 )
 def test_columns_that_could_not_be_read_again_are_refused(wrong: Any, message: str) -> None:
-    """Before they are stored, and in the checked form at once, with nothing changed."""
+    """They are refused before they are stored, in the checked form at once, with nothing changed."""
     for kind in (BoundValueState, CheckedValueState):
         specs = [spec_of("it", Setting)]
         group = GroupState(specs, table_of(pa.int64(), specs))
@@ -256,7 +256,7 @@ def test_columns_that_could_not_be_read_again_are_refused(wrong: Any, message: s
 
 @given(values=st.dictionaries(INT64, st.tuples(SETTINGS, st.none() | TEXT), max_size=6), order=st.randoms())
 def test_looking_changes_nothing(values: dict[int, Any], order: Any) -> None:
-    """The same history gives the same rows, whatever is looked at in between; a run that changes nothing gives none."""
+    """The same history gives the same rows, whatever is read in between; a run without changes gives no rows."""
     specs = [spec_of("it", Setting), spec_of("other", str)]
     tables = []
     for looks in (False, True):
@@ -281,7 +281,7 @@ def test_looking_changes_nothing(values: dict[int, Any], order: Any) -> None:
 
 
 def test_records_as_columns() -> None:
-    """A record's fields are columns by name; put takes all of them."""
+    """A record's fields are columns by name, and `put` requires all of them."""
     spec = spec_of("it", Setting)
     table = table_of(pa.string(), [spec])
     group = GroupState([spec], table)
@@ -321,7 +321,7 @@ def test_records_as_columns() -> None:
 
 
 def test_a_value_of_another_type_is_refused() -> None:
-    """The error says which state and what is wrong."""
+    """The error names the state and what is wrong."""
     specs = [spec_of("it", int)]
     group = GroupState(specs, table_of(pa.int64(), specs))
     state = BoundValueState(group.columns["it"], group.cursor)
@@ -340,7 +340,7 @@ def test_a_value_of_another_type_is_refused() -> None:
     ids=["integers", "texts"],
 )
 def test_equal_keys_of_many_records_are_one_object(kind: pa.DataType, keys: list[Any]) -> None:
-    """That of the index, by which the values of each key are found; also keys that were not loaded before."""
+    """It is the index's key object, also for keys that were not loaded before."""
     table = GroupTable(state_schema(kind, []))
     group = GroupState([], table)
     group.load_keys(pa.array(keys[:1500], kind))

@@ -1,4 +1,4 @@
-"""The table of a key group holds the newest row of each key, however large its rows are, and copies few of them."""
+"""The table of a key group holds the newest row of each key, however large its rows are, and copies few rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(found: dict[str, str | None]) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_tail_of_many_batches_is_read_as_one(seed: int) -> None:
-    """Rows come in the order in which they are asked for, also of keys that are not there."""
+    """Rows come in the requested order; missing keys are marked as such."""
     drawn = random.Random(seed)
     few = drawn.choice([5, 60, 4096])
     with (
@@ -41,7 +41,7 @@ def test_a_tail_of_many_batches_is_read_as_one(seed: int) -> None:
 
 
 def test_what_is_appended_does_not_copy_all_that_was_appended_before() -> None:
-    """A row is copied once each time that the tail has doubled."""
+    """Rows are copied once each time the tail has doubled."""
     copied = 0
 
     def concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

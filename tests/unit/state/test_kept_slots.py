@@ -1,4 +1,4 @@
-"""Kept slots: however many a worker has served, its memory and its files on disk stay bounded."""
+"""Kept slots: a worker's memory and disk files stay bounded, however many slots it has served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Slots:
         self.max_bytes = 0
 
     def serve(self, slot: int, value: int) -> int:
-        """Change every key of a slot; gives how many entries the worker had to read for it."""
+        """Change every key of a slot; return how many entries the worker had to read for it."""
         entries = self.entries[slot]
         entries.reads = 0
         tables = SlotTables(SCHEMA, entries, self.memory.take(slot), self.memory)
@@ -51,7 +51,7 @@ def spilled_files() -> int:
     not Path("/proc/self/maps").exists(), reason="files are seen by the mappings of this process"
 )
 def test_many_slots_through_one_worker_stay_within_the_bound() -> None:
-    """Indexes included, and the files of slots that went are gone from the disk."""
+    """The bound includes indexes; files of evicted slots are deleted."""
     before = spilled_files()
     slots = Slots(SlotCache(150_000), 30)
     for slot in range(30):
@@ -64,20 +64,20 @@ def test_many_slots_through_one_worker_stay_within_the_bound() -> None:
 
 
 def test_what_other_workers_have_goes_before_what_this_one_uses() -> None:
-    """With room for two slots in memory, the one that is no longer served goes, and the others are never read again."""
+    """With room for two slots, the one no longer served is evicted; the others are never read again."""
     size = Slots(SlotCache(), 1)
     size.serve(0, 0)
     slots = Slots(SlotCache(int(2.5 * size.max_bytes)), 3)
     slots.serve(0, 0)
     for value in range(6):
         reads = [slots.serve(slot, value) for slot in (1, 2)]
-        # The head alone is read.
+        # Only the head is read.
         assert reads == [1, 1]
     assert set(slots.memory._kept) == {1, 2}
 
 
 def test_a_slot_that_nobody_served_for_long_goes_though_there_is_room() -> None:
-    """Its stored state is too many versions further by then for what was kept to be of use."""
+    """Its stored state has too many newer versions for the cached one to be of use."""
     slots = Slots(SlotCache(), 2, keys=10)
     slots.serve(0, 0)
     for value in range(33):
@@ -88,7 +88,7 @@ def test_a_slot_that_nobody_served_for_long_goes_though_there_is_room() -> None:
 
 
 def test_a_slot_beyond_the_bound_by_itself_is_kept_alone() -> None:
-    """A worker that serves one slot does not read all of it in each micro-batch."""
+    """A worker that serves a single slot does not reread all of it in each micro-batch."""
     slots = Slots(SlotCache(0), 2)
     slots.serve(0, 0)
     assert slots.serve(0, 1) == 1

@@ -1,4 +1,4 @@
-"""Key groups: the hash is XXH64 of a canonical form, the same everywhere and for ever."""
+"""Key groups: the hash is XXH64 of a canonical form, stable across processes and versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAIR = pa.struct(
 )
 TIME = pa.timestamp("us", tz="UTC")
 
-# Written down once, from the library's XXH64 over the canonical forms. State is found by these values: when a test
+# Computed once with the XXH64 library over the canonical forms. State is found by these values: when a test
 # fails, the code is wrong and not the table.
 VECTORS: list[tuple[pa.DataType, Any, int, int]] = [
     (pa.int64(), 0, 0x34C96ACDCADB1BBB, 59),
@@ -45,7 +45,7 @@ VECTORS: list[tuple[pa.DataType, Any, int, int]] = [
 
 @pytest.mark.parametrize(("kind", "value", "hash_value", "group"), VECTORS)
 def test_fixed_vectors(kind: pa.DataType, value: Any, hash_value: int, group: int) -> None:
-    """The hash and the key group of 128 of one value of each kind, alone and among others."""
+    """One value of each kind, alone and in compound keys: its hash, and its key group of 128."""
     for count in (1, 3):
         keys = pa.array([value] * count, kind)
         assert key_hashes(keys).tolist() == [hash_value] * count
@@ -61,7 +61,7 @@ def test_integers_hash_as_the_library_does(values: list[int]) -> None:
 
 
 def test_long_columns_hash_in_pieces() -> None:
-    """Columns are hashed in pieces; none is missed."""
+    """Columns are hashed in pieces; none is skipped."""
     values = np.arange(-20_000, 20_000) * 7919
     expected = [xxhash.xxh64_intdigest(struct.pack("<q", value)) for value in values.tolist()]
     assert key_hashes(pa.array(values)).tolist() == expected
@@ -71,7 +71,7 @@ def test_long_columns_hash_in_pieces() -> None:
     st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(codec="utf-8"))), max_size=20)
 )
 def test_several_fields_hash_with_their_lengths(pairs: list[tuple[int, str]]) -> None:
-    """Each part stands behind its length, so that ("ab", "c") and ("a", "bc") differ."""
+    """Each part is preceded by its length, so that ("ab", "c") and ("a", "bc") differ."""
     keys = pa.array([{"left": left, "right": right} for left, right in pairs], PAIR)
     expected = [
         xxhash.xxh64_intdigest(
@@ -83,7 +83,7 @@ def test_several_fields_hash_with_their_lengths(pairs: list[tuple[int, str]]) ->
 
 
 def test_key_groups_do_not_depend_on_the_process() -> None:
-    """Python's own hash differs from run to run; key groups do not."""
+    """Python's own hash differs between processes; key groups must not."""
     program = (
         "import pyarrow as pa; from penstock.state.key_groups import key_groups;"
         "print(key_groups(pa.array(['a', 'b', 'room 7']), 128).tolist(), key_groups(pa.array([1, 2, 3]), 100).tolist())"
@@ -96,7 +96,7 @@ def test_key_groups_do_not_depend_on_the_process() -> None:
 
 
 def test_key_groups_are_even() -> None:
-    """Neighbouring keys spread: no key group of 128 has more than 1.3 times its share of 100,000."""
+    """No key group of 128 gets more than 1.3 times its share of 100,000 consecutive keys."""
     for keys in (pa.array(range(100_000)), pa.array([f"sensor-{n}" for n in range(100_000)])):
         counts = np.bincount(key_groups(keys, 128), minlength=128)
         assert counts.max() < 1.3 * 100_000 / 128
@@ -105,7 +105,7 @@ def test_key_groups_are_even() -> None:
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.list_(pa.int64()), pa.decimal128(10, 2), pa.null()])
 def test_what_cannot_be_a_key_is_refused(kind: pa.DataType) -> None:
-    """The error says what can."""
+    """The error lists the types that can be keys."""
     with pytest.raises(SchemaError, match=r"cannot be a key\. Use an integer"):
         check_key_type(kind)
     with pytest.raises(SchemaError, match="cannot be a key"):
@@ -113,7 +113,7 @@ def test_what_cannot_be_a_key_is_refused(kind: pa.DataType) -> None:
 
 
 def test_integers_are_kept_as_int64() -> None:
-    """So a key hashes the same whatever the width of its field."""
+    """So a key hashes the same whatever the integer width of its field."""
     assert check_key_type(pa.struct([("a", pa.int8()), ("b", pa.string())])).field("a").type == pa.int64()
     narrow, wide = pa.array([5], pa.int8()), pa.array([5], pa.uint32())
     assert key_hashes(narrow).tolist() == key_hashes(wide).tolist()

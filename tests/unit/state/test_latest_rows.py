@@ -1,4 +1,4 @@
-"""The latest rows of a slot are those of its tables, whatever was stored before."""
+"""The latest rows of a slot equal those of its tables, whatever was stored before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def key(number: int, kind: pa.DataType) -> Any:
 @examples(60)
 @given(st.lists(CHANGES, max_size=8))
 def test_rows_are_those_of_the_tables(kind: pa.DataType, versions: list[dict[int, Any]]) -> None:
-    """Also of keys that only have a value in a column that is not wanted; not of keys without any."""
+    """Keys with a value only in an unselected column are included; keys without any value are not."""
     schema = pa.schema([pa.field("key", kind, nullable=False), ("a", pa.int64()), ("b", pa.int64())])
     entries = MemoryEntries({})
     for changes in versions:

@@ -1,4 +1,4 @@
-"""Tables go with the last who needs them, and do not wait for the collector of cycles, which counts no bytes."""
+"""Tables are freed with their last reference, without the cycle collector, which does not count bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.state.group_table import GroupTable
 
 
 def test_a_table_that_nobody_needs_is_gone_at_once() -> None:
-    """With the rows that it held, also when it has looked keys up in them."""
+    """Its rows are freed too, also after the table was used for lookups."""
     rows = pa.RecordBatch.from_pydict({"key": ["a", "b"], "value": ["x", "y"]})
     gc.disable()
     try:

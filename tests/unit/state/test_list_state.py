@@ -1,4 +1,4 @@
-"""List state: items in order, taken back exactly, and refused when they cannot be stored."""
+"""List state: items keep their order, are rolled back exactly, and are refused when they cannot be stored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
     ],
 )
 def test_items_come_back_as_they_were(item_type: Any, items: list[Any]) -> None:
-    """Of any type that can be stored, in their order; an empty list is none."""
+    """This holds for all storable types; an empty list counts as no value."""
     work = AtWork(ps.ListState(item_type))
     work.at(1).set(items)
     work.at(2).add_all(items * 2)
@@ -64,7 +64,7 @@ def test_items_come_back_as_they_were(item_type: Any, items: list[Any]) -> None:
 
 
 def test_it_is_stored_as_an_arrow_list() -> None:
-    """Of structs when the items are records, for any Arrow reader."""
+    """Items that are records become structs, readable by any Arrow reader."""
     work = AtWork(ps.ListState(Point))
     work.at(1).add(Point(3))
     work.reload()
@@ -73,7 +73,7 @@ def test_it_is_stored_as_an_arrow_list() -> None:
 
 
 def test_a_list_of_ones_own_may_be_changed() -> None:
-    """Neither what was got nor what was set is the state."""
+    """Neither the list from `get` nor the list given to `set` is the state itself."""
     work = AtWork(ps.ListState(int))
     mine = [1, 2]
     work.at(1).set(mine)
@@ -86,7 +86,7 @@ def test_a_list_of_ones_own_may_be_changed() -> None:
 
 
 def test_what_raises_leaves_the_list_as_it_was() -> None:
-    """Whatever was done to it, also several times and from nothing."""
+    """This holds for any operations, several records in a row, and an initially empty state."""
     work = AtWork(ps.ListState(int))
     work.at(1).set([1, 2])
     work.reload()
@@ -108,7 +108,7 @@ def test_what_raises_leaves_the_list_as_it_was() -> None:
 
 
 def test_adding_notes_only_the_length() -> None:
-    """So that it costs the same for any list."""
+    """The undo journal is constant in size, so the cost does not depend on the list."""
     work = AtWork(ps.ListState(int))
     work.at(1).set(range(1000))
     state = work.at(1)
@@ -122,7 +122,7 @@ def test_adding_notes_only_the_length() -> None:
 
 @pytest.mark.parametrize("checks", [False, True])
 def test_an_item_of_another_type_is_refused(checks: bool) -> None:
-    """With nothing changed; alike records and whole numbers for floats are made to fit."""
+    """Nothing is changed; compatible records, and whole numbers for floats, are converted."""
     work = AtWork(ps.ListState(float), checks=checks)
     state = work.at(1)
     state.add(1)
@@ -139,7 +139,7 @@ def test_an_item_of_another_type_is_refused(checks: bool) -> None:
 
 
 def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
-    """By all ways in, with nothing changed; else when the state is written back."""
+    """All methods check, with nothing changed; unchecked states fail when they are written back."""
     work = AtWork(ps.ListState(int), checks=True)
     state = work.at(1)
     state.add(1)
@@ -161,7 +161,7 @@ def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
 
 
 def test_columns_hold_lists() -> None:
-    """Of the items as they are; lists of one length are no table, and an empty one is none."""
+    """Lists of equal length do not become a table, and an empty list becomes none."""
     work = AtWork(ps.ListState(Point))
     for key in (1, 2, 3):
         work.at(key).set([Point(key), Point(key)])
@@ -176,7 +176,7 @@ def test_columns_hold_lists() -> None:
 
 
 def test_a_value_that_is_a_list_is_no_table_either() -> None:
-    """Also when all have one length."""
+    """This holds also when all lists have the same length."""
     work = AtWork(ps.ValueState(list[int]))
     for key in (1, 2):
         work.at(key).set([key, key])
@@ -188,7 +188,7 @@ def test_a_value_that_is_a_list_is_no_table_either() -> None:
 
 
 def test_json_sets_it() -> None:
-    """An array, or null for none."""
+    """An array sets it; null clears it."""
     state = ps.ListState(Point)
     assert state.value_of(b'[{"x": 1}, {"x": 2, "name": "b"}]') == [Point(1), Point(2, "b")]
     assert state.value_of(b"null") is None
@@ -198,7 +198,7 @@ def test_json_sets_it() -> None:
 
 
 def test_it_works_only_inside_its_function() -> None:
-    """And only with items that can be stored."""
+    """Items must be storable."""
     state = ps.ListState(int)
     state.name = "items"
     for call in (state.get, state.clear, state.columns, lambda: len(state), lambda: list(state)):

@@ -1,4 +1,6 @@
-"""Map state: entries in the order in which they came, taken back exactly, and refused when they cannot be stored."""
+"""Map state: entries keep their insertion order, are rolled back exactly, and are refused when they cannot be
+stored.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
     ],
 )
 def test_entries_come_back_in_their_order(key_type: Any, value_type: Any, entries: dict[Any, Any]) -> None:
-    """Of any types that can be stored; an empty mapping is none."""
+    """This holds for all storable types; an empty mapping counts as no value."""
     work = AtWork(ps.MapState(key_type, value_type))
     work.at(1).set(entries)
     for key, value in reversed(entries.items()):
@@ -63,7 +65,7 @@ def test_entries_come_back_in_their_order(key_type: Any, value_type: Any, entrie
 
 
 def test_what_is_not_there() -> None:
-    """Has the default, and can be removed."""
+    """A missing key has the default, and removing it is allowed."""
     state = AtWork(ps.MapState(str, int)).at(1)
     assert (state.get("a"), state.get("a", 5), "a" in state) == (None, 5, False)
     state.remove("a")
@@ -72,7 +74,7 @@ def test_what_is_not_there() -> None:
 
 
 def test_it_is_stored_as_an_arrow_map() -> None:
-    """In its own order, for any Arrow reader."""
+    """Entries are in the map's own order, readable by any Arrow reader."""
     work = AtWork(ps.MapState(str, int))
     work.at(1).set({"b": 1, "a": 2})
     work.reload()
@@ -81,7 +83,7 @@ def test_it_is_stored_as_an_arrow_map() -> None:
 
 
 def test_what_raises_leaves_every_entry_in_its_place() -> None:
-    """Whatever was done, also several times and from nothing."""
+    """This holds for any operations, several records in a row, and an initially empty state."""
     entries = {"a": 1, "b": 2, "c": 3}
     work = AtWork(ps.MapState(str, int))
     work.at(1).set(entries)
@@ -106,7 +108,7 @@ def test_what_raises_leaves_every_entry_in_its_place() -> None:
 
 
 def test_a_removal_is_taken_back_after_other_records() -> None:
-    """A copy that was made for one record does not serve the next."""
+    """A copy made for one record is not reused for the next."""
     work = AtWork(ps.MapState(str, int))
     work.at(1).set({"a": 1, "b": 2, "c": 3})
     work.at(1).remove("a")
@@ -123,7 +125,7 @@ def test_a_removal_is_taken_back_after_other_records() -> None:
 
 
 def test_a_mapping_of_ones_own_may_be_changed() -> None:
-    """Neither what was set nor what is gone through is the state."""
+    """Neither the mapping given to `set` nor the one iterated over is the state itself."""
     work = AtWork(ps.MapState(str, int))
     mine = {"a": 1, "b": 2}
     work.at(1).set(mine)
@@ -137,7 +139,7 @@ def test_a_mapping_of_ones_own_may_be_changed() -> None:
 
 @pytest.mark.parametrize("checks", [False, True])
 def test_what_is_of_another_type_is_refused(checks: bool) -> None:
-    """With nothing changed, and nothing done of several."""
+    """Nothing is changed, not even partly by `update`."""
     state = AtWork(ps.MapState(str, float), checks=checks).at(1)
     state.put("a", 1)
     for call in (
@@ -153,7 +155,7 @@ def test_what_is_of_another_type_is_refused(checks: bool) -> None:
 
 
 def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
-    """By all ways in, with nothing changed; else when the state is written back."""
+    """All methods check, with nothing changed; unchecked states fail when they are written back."""
     work = AtWork(ps.MapState(str, int), checks=True)
     state = work.at(1)
     state.put("a", 1)
@@ -176,7 +178,7 @@ def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
 
 
 def test_columns_hold_dicts() -> None:
-    """In their order; an empty one is none."""
+    """They are in order; an empty one becomes none."""
     work = AtWork(ps.MapState(str, Point))
     for key in (1, 2, 3):
         work.at(key).set({"b": Point(key), "a": Point(0)})
@@ -191,7 +193,7 @@ def test_columns_hold_dicts() -> None:
 
 
 def test_json_sets_it() -> None:
-    """An object or an array of pairs, in its order; null is none."""
+    """An object or an array of pairs sets it, in order; null clears it."""
     state = ps.MapState(int, Changeable)
     assert list(state.value_of(b'{"2": {"x": 1}, "1": {"x": 2}}').items()) == [
         (2, Changeable(1)),
@@ -207,7 +209,7 @@ def test_json_sets_it() -> None:
 
 @pytest.mark.parametrize("kind", [Changeable, list[int], dict[str, int], "a INT, b STRING"])
 def test_a_map_key_must_have_a_hash(kind: Any) -> None:
-    """Which is told when the job is described."""
+    """The error comes when the job is described."""
     state = ps.MapState(kind, int)
     state.name = "entries"
     with pytest.raises(SchemaError, match="is not hashable"):
@@ -215,7 +217,7 @@ def test_a_map_key_must_have_a_hash(kind: Any) -> None:
 
 
 def test_it_works_only_inside_its_function() -> None:
-    """As every state."""
+    """Outside it raises, like every state."""
     state = ps.MapState(int, int)
     state.name = "entries"
     for call in (

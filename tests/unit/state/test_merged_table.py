@@ -1,4 +1,4 @@
-"""A merged table holds what plain Python holds, and gives its changes to the key groups that they belong to."""
+"""A merged table equals a dict, and hands its changes to the right key groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(changes: Model) -> pa.RecordBatch:
 
 
 def read(tables: SlotTables, keys: list[str]) -> Model:
-    """What a round finds for keys. A key has a row if one of its values is not null."""
+    """Return what a round finds for keys. A key has a row if one of its values is not null."""
     held, found = tables.merged(groups_of).lookup(pa.array(keys, pa.string()))
     pairs = list(zip(found.column(1).to_pylist(), found.column(2).to_pylist(), strict=True))
     assert held.tolist() == [pair != (None, None) for pair in pairs]
@@ -40,7 +40,7 @@ def read(tables: SlotTables, keys: list[str]) -> Model:
 
 
 def stored(tables: SlotTables) -> dict[int, Model]:
-    """What the tables of the key groups hold."""
+    """Return what the tables of the key groups hold."""
     found: dict[int, Model] = {}
     for group, table in tables.tables.items():
         model = by_key(table.all_rows())
@@ -50,7 +50,7 @@ def stored(tables: SlotTables) -> dict[int, Model]:
 
 
 def by_key(batch: pa.RecordBatch) -> Model:
-    """The values of each key."""
+    """Return the values of each key."""
     pairs = zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True)
     return dict(zip(batch.column(0).to_pylist(), pairs, strict=True))
 
@@ -67,11 +67,12 @@ changes = st.dictionaries(keys, st.tuples(values, values), min_size=1, max_size=
     )
 )
 def test_rounds_find_what_earlier_rounds_put(rounds: list[tuple[Model, str]]) -> None:
-    """Also after the changes went to the key groups, to the store and back, and after a command changed these.
+    """This holds after the changes went to the key groups, to the store and back, and after commands changed
+    rows.
 
-    A worker may keep the tables, and the rows that were read, when it stores them.
+    A worker may or may not keep the tables, and the rows it has read, when it stores them.
 
-    Rounds look for one key, a few, and many.
+    Rounds look up one key, a few, and many.
     """
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
@@ -103,7 +104,7 @@ def test_rounds_find_what_earlier_rounds_put(rounds: list[tuple[Model, str]]) ->
 
 
 def test_a_full_cache_starts_anew() -> None:
-    """It finds all rows, those of before as well."""
+    """All rows are found afterwards, old ones included."""
     tables = SlotTables(SCHEMA, MemoryEntries({}))
     model: Model = {f"key-{number}": (number, None) for number in range(300)}
     tables.merged(groups_of).put(rows(model))
@@ -118,7 +119,7 @@ def test_a_full_cache_starts_anew() -> None:
 
 
 def test_small_tables_are_read_as_a_whole() -> None:
-    """Once a key was looked for, all of its key group are found without the table; changes of it are seen."""
+    """After one lookup, all keys of the key group are found without the table; later changes are seen."""
     tables = SlotTables(SCHEMA, MemoryEntries({}))
     model: Model = {f"key-{number}": (number, None) for number in range(40)}
     tables.merged(groups_of).put(rows(model))
@@ -137,7 +138,7 @@ def test_small_tables_are_read_as_a_whole() -> None:
 
 
 def test_changes_are_stored_without_settling() -> None:
-    """A slot with changes in its merged table has changes, and stores them."""
+    """A slot whose merged table has changes reports them, and stores them."""
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     assert not tables.changed

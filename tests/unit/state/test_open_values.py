@@ -1,4 +1,4 @@
-"""Values that stay open from round to round are those that a state has, and become the rows that it would have."""
+"""Values kept open between rounds equal those of the state, and become the same rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def opened(tables: SlotTables) -> OpenValues:
 
 
 def run_round(values: OpenValues, keys: list[str], made: dict[str, Values]) -> dict[str, Values]:
-    """What a round finds for its keys; then it sets what is not None, and removes the values of other keys."""
+    """Return what a round finds for its keys; then set each value, or remove it where it is None."""
     values.load_keys(pa.array(keys, pa.string()))
     count, name = values.columns["count"], values.columns["name"]
     found = {key: (count.values[key], name.values[key]) for key in keys}
@@ -54,7 +54,7 @@ def run_round(values: OpenValues, keys: list[str], made: dict[str, Values]) -> d
 
 
 def stored(tables: SlotTables) -> dict[str, Values]:
-    """What the rows of all key groups hold, each in the group of its key."""
+    """Return the rows of all key groups, each checked to be in the group of its key."""
     found: dict[str, Values] = {}
     for group, table in tables.tables.items():
         rows = table.all_rows()
@@ -74,7 +74,7 @@ afterwards = st.sampled_from(["", "rows", "read", "put", "settle", "store", "reo
 @examples(80)
 @given(st.lists(st.tuples(rounds, afterwards), max_size=12))
 def test_rounds_find_what_earlier_rounds_set(many: list[tuple[dict[str, Values], str]]) -> None:
-    """Also when larger rounds come between, which work on rows, and after the rows were stored and read again."""
+    """Larger rounds, which work on rows, may come between, and the rows may be stored and read again."""
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     model: dict[str, Values] = {}
@@ -105,7 +105,7 @@ def test_rounds_find_what_earlier_rounds_set(many: list[tuple[dict[str, Values],
 
 
 def put_row(tables: SlotTables) -> dict[str, Values]:
-    """A row as commands put it, between rounds."""
+    """Write a row as commands do, between rounds."""
     tables.settle()
     row = pa.record_batch([pa.array(["key-2"]), pa.array([8]), pa.array(["p"])], schema=SCHEMA)
     tables.put(int(groups_of(row.column(0))[0]), row)
@@ -113,7 +113,7 @@ def put_row(tables: SlotTables) -> dict[str, Values]:
 
 
 def run_after(tables: SlotTables, then: str) -> dict[str, Values]:
-    """What comes after a round beside the end of an interval, and the states that it sets."""
+    """Do what `then` names between two rounds, and return the values that it sets."""
     if then == "rows":
         table = tables.merged(groups_of)
         table.close()
@@ -138,8 +138,8 @@ beside = st.tuples(
 def test_an_interval_is_stored_beside_the_rounds_of_the_next(
     many: list[tuple[dict[str, Values], str, int]], most: int
 ) -> None:
-    """However far it is, rounds find what earlier ones set, and its bytes are those of an interval that is stored at
-    once, in a worker that continues from what it has kept.
+    """However far the storing is, rounds find earlier values, and the bytes equal those of an interval stored
+    at once, in a worker that continues from its cache.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frozen_values, "_KEYS_AT_ONCE", 2)
@@ -174,13 +174,13 @@ def test_an_interval_is_stored_beside_the_rounds_of_the_next(
 
 
 def stored_and_kept(tables: SlotTables, schema: pa.Schema, entries: MemoryEntries) -> SlotTables:
-    """The tables of the next interval, in the same worker."""
+    """Return the tables of the next interval, in the same worker."""
     tables.store()
     return SlotTables(schema, entries, tables.keep())
 
 
 def test_values_stay_open_over_the_end_of_an_interval() -> None:
-    """The next interval finds them without rows; one without changes passes them on."""
+    """The next interval finds them without rows, and passes them on if it has no changes."""
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     run_round(opened(tables), ["x", "y"], {"x": (1, "one")})
@@ -202,20 +202,20 @@ class Level:
 
 @dataclass
 class Tank:
-    """A record that code can change in place."""
+    """A mutable record."""
 
     height: float
 
 
 class Vessel(msgspec.Struct):
-    """Another that code can change in place."""
+    """Another mutable record."""
 
     height: float
 
 
 @pytest.mark.parametrize(("kind", "stays"), [(Tank, False), (Vessel, False), (Level, True)])
 def test_what_code_changes_in_place_ends_with_the_interval(kind: Any, stays: bool) -> None:
-    """So a run that starts from what was stored is like one that continues. What cannot be changed stays open."""
+    """So a run that restarts from stored state behaves like one that continues. Immutable values stay open."""
     specs = [value_spec("level", kind)]
     schema = state_schema(pa.string(), specs)
     entries = MemoryEntries({})
@@ -237,7 +237,7 @@ def test_what_code_changes_in_place_ends_with_the_interval(kind: Any, stays: boo
 
 
 def test_a_record_is_read_as_it_was_stored() -> None:
-    """After an interval a field has the type that it declares, as after a crash; other keys stay open."""
+    """After an interval a field has its declared type, as after a crash; other keys stay open."""
     specs = [value_spec("level", Level)]
     schema = state_schema(pa.string(), specs)
     entries = MemoryEntries({})
@@ -257,7 +257,7 @@ def test_a_record_is_read_as_it_was_stored() -> None:
 
 
 def colours() -> type[enum.Enum]:
-    """A type as a job that is loaded anew has it."""
+    """Return a type as a reloaded job has it."""
 
     class Shade(enum.Enum):
         RED = "red"
@@ -266,7 +266,7 @@ def colours() -> type[enum.Enum]:
 
 
 def test_values_of_a_type_that_was_loaded_anew_are_read_again() -> None:
-    """They are none of the new type, however alike the types are."""
+    """Open values are instances of the old class, however alike both are."""
     entries = MemoryEntries({})
     found = []
     kept: CachedSlot | None = None
@@ -287,7 +287,7 @@ def test_values_of_a_type_that_was_loaded_anew_are_read_again() -> None:
 
 
 def test_only_so_many_values_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that have not changed are forgotten first; if most have, all become rows."""
+    """Unchanged values are closed first; if most are changed, all become rows."""
     monkeypatch.setattr(merged_table, "_MAX_OPEN", 4)
     tables = SlotTables(SCHEMA, MemoryEntries({}))
     for number in range(6):
@@ -307,7 +307,7 @@ def test_only_so_many_values_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_round_that_cannot_be_stored_leaves_nothing() -> None:
-    """Values of rounds before it stay, and the key can be set again."""
+    """Values of earlier rounds stay, and the key can be set again."""
     tables = SlotTables(SCHEMA, MemoryEntries({}))
     values = opened(tables)
     run_round(values, ["x"], {"x": (1, "one")})
@@ -319,7 +319,7 @@ def test_a_round_that_cannot_be_stored_leaves_nothing() -> None:
 
 
 def test_open_values_are_changes() -> None:
-    """A slot that has nothing else to store stores them."""
+    """A slot with nothing else to store stores them."""
     tables = SlotTables(SCHEMA, MemoryEntries({}))
     run_round(opened(tables), ["x"], {})
     assert not tables.changed
@@ -328,7 +328,7 @@ def test_open_values_are_changes() -> None:
 
 
 def test_a_key_that_never_had_a_value_is_no_change() -> None:
-    """A value that is set and removed again before it is stored leaves no row."""
+    """A value that is set and removed before it is stored leaves no row."""
     tables = SlotTables(SCHEMA, MemoryEntries({}))
     run_round(opened(tables), ["x"], {"x": (1, None)})
     run_round(opened(tables), ["x"], {"x": NOTHING})
@@ -352,5 +352,5 @@ class Colour(enum.Enum):
     ],
 )
 def test_which_states_stay_open(spec: Any, stays: bool) -> None:
-    """Those whose stored values are what was set, and do not expire."""
+    """They are those whose stored value equals the value that was set, and that do not expire."""
     assert can_stay_open([spec]) is stays

@@ -1,4 +1,4 @@
-"""Parts: fixed for ever, one for each key group, with keys that are hashed to it."""
+"""Parts: one fixed key for each key group, which hashes to that group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.state.parts import part_keys, part_of
 
 @pytest.mark.parametrize("count", [1, 2, 7, 128, 1000, 32768])
 def test_the_key_of_a_part_is_hashed_to_it(count: int) -> None:
-    """So the key group of a row follows from its key, as of all rows."""
+    """So the key group of a row follows from its key, as for all rows."""
     keys = part_keys(count)
     assert key_groups(pa.array(keys), count).tolist() == list(range(count))
     assert min(keys) == 0

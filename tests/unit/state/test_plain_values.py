@@ -1,4 +1,4 @@
-"""Plain values: one decoder reads what a name-by-name reading reads, and leaves the rest to that."""
+"""Plain values: the fast decoder equals decoding name by name, and leaves other types to that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared states: what code puts into them comes out again, and values of another type do not get in."""
+"""Shared states: what code puts can be read again, and values of another type are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mode(enum.Enum):
 
 @pytest.mark.parametrize("member", [Level.HIGH, Mode.HEAT])
 def test_members_of_enumerations_can_be_put(member: enum.Enum) -> None:
-    """Whatever their values are; those of another enumeration cannot."""
+    """Any values work; members of another enumeration are refused."""
     declared: dict[str, Any] = {"rules": BroadcastState(str, type(member)), "mode": Setting(type(member))}
     for name, state in declared.items():
         state.name = name

@@ -1,4 +1,4 @@
-"""Slot parts: each is stored when it changes, and what was made of it counts only while it is the same."""
+"""Slot parts: each is stored when it changes, and objects derived from it are valid only while it is unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHANGES = st.dictionaries(
 
 
 def joined(pieces: list[bytes]) -> list[bytes]:
-    """The pieces as they are."""
+    """Concatenate the pieces unchanged."""
     return list(pieces)
 
 
@@ -36,7 +36,7 @@ def joined(pieces: list[bytes]) -> list[bytes]:
     fails=st.sets(st.integers(0, 9)),
 )
 def test_any_worker_has_what_was_stored(batches: Any, workers: list[int], fails: set[int]) -> None:
-    """Cold, up to date, behind, or ahead because its last micro-batch was not committed."""
+    """The worker may be cold, up to date, behind, or ahead because its last micro-batch was not committed."""
     stored: dict[str, bytes] = {}
     model: dict[str, list[bytes]] = {}
     memories = [SlotCache() for _ in range(3)]
@@ -71,7 +71,7 @@ def test_any_worker_has_what_was_stored(batches: Any, workers: list[int], fails:
 
 
 def test_a_part_is_read_once_by_a_worker() -> None:
-    """And not at all while nobody asks for it; a header that moves changes nothing about that."""
+    """It is not read before it is needed; a header that moves makes no difference."""
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     tables.parts.put("a", b"large")
@@ -90,7 +90,7 @@ def test_a_part_is_read_once_by_a_worker() -> None:
 
 
 def test_a_missing_piece_is_an_error_that_names_it() -> None:
-    """Nothing begins from nothing without a word."""
+    """A part never silently starts empty."""
     stored: dict[str, bytes] = {}
     tables = SlotTables(SCHEMA, MemoryEntries(stored))
     tables.parts.put("a", b"x")

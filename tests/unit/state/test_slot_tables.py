@@ -1,4 +1,4 @@
-"""The stored log of a slot: what is read is what was put, wherever a worker left off, and it costs by what changes."""
+"""The stored log of a slot: any worker reads what was written, and the cost follows the changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def content(tables: SlotTables) -> Model:
 
 
 def copied(kept: CachedSlot | None) -> CachedSlot | None:
-    """A copy that changes by itself, as another worker's."""
+    """Return a copy that changes independently, as another worker's."""
     if kept is None:
         return None
     tables = {group: GroupTable.of(table.all_rows()) for group, table in kept.tables.items()}
@@ -81,7 +81,9 @@ BATCHES = st.lists(st.tuples(CHANGES, CHANGES, st.none() | st.binary(max_size=3)
 def test_any_worker_finds_what_was_stored(
     batches: Any, workers: list[int], fails: set[int], key_kind: str, collides: bool, max_bytes: int
 ) -> None:
-    """Cold, up to date, behind, or ahead because its last micro-batch was not committed; whatever was written whole."""
+    """The worker may be cold, up to date, behind, or ahead because its last micro-batch was not committed;
+    also after full writes.
+    """
     schema = SCHEMA if key_kind == "text" else SCHEMA.set(0, pa.field("key", PAIR))
     of_key = (lambda n: f"k{n}") if key_kind == "text" else (lambda n: (n, f"k{n % 3}"))
     with pytest.MonkeyPatch.context() as patch:
@@ -133,7 +135,7 @@ def batch_of(start: int, count: int, value: int) -> pa.RecordBatch:
 
 
 def test_writing_costs_by_what_changes() -> None:
-    """With a hundred times the keys a change of few is written in as many bytes, and the log stays within bounds."""
+    """With a hundred times as many keys, changing a few writes as many bytes, and the log stays bounded."""
     written = {}
     for keys in (1_000, 100_000):
         entries = MemoryEntries({})
@@ -156,7 +158,9 @@ def test_writing_costs_by_what_changes() -> None:
 
 
 def test_a_mask_that_hides_nothing_changes_no_stored_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One attempt may compute changes with a mask of nulls where another has none, and a replay stores the same."""
+    """One attempt may compute changes with an all-valid null mask and another without; a replay must store
+    the same.
+    """
     monkeypatch.setattr(slot_log, "_PIECE_BYTES", 20_000)
     changes = batch_of(0, 4_000, 1)
     found = []
@@ -173,7 +177,7 @@ def test_a_mask_that_hides_nothing_changes_no_stored_byte(monkeypatch: pytest.Mo
 
 
 def _with_mask(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, with a bit for each number that says that it is not null."""
+    """Return the same rows, with an explicit validity bit for each number."""
     column = batch.column(1)
     mask = pa.py_buffer(b"\xff" * (len(column) // 8 + 1))
     masked = pa.Array.from_buffers(column.type, len(column), [mask, column.buffers()[1]])
@@ -181,7 +185,7 @@ def _with_mask(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_a_worker_that_is_behind_reads_only_what_came_since() -> None:
-    """A kept slot one version behind takes the head and one version; a cold one takes all that there is."""
+    """A cached slot one version behind reads the head and one version; a cold worker reads everything."""
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     for group in range(8):
@@ -203,7 +207,7 @@ def test_a_worker_that_is_behind_reads_only_what_came_since() -> None:
 
 
 def test_tables_beyond_the_bound_are_on_disk() -> None:
-    """What counts in memory is then the index alone, 16 bytes a key, and all is found as before."""
+    """Only the index counts in memory then, 16 bytes per key, and all rows are still found."""
     memory = SlotCache(0)
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries, None, memory)
@@ -219,7 +223,7 @@ def test_tables_beyond_the_bound_are_on_disk() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    """Another type, a state no longer declared, another format, damage, and a version that is gone."""
+    """Refused are: another type, a state no longer declared, another format, damage, and a missing version."""
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     tables.put(1, rows({"k": (1, None)}))

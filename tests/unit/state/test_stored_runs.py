@@ -1,4 +1,4 @@
-"""Whoever reads all of a large state has only some of its bytes in memory, however it was written."""
+"""Readers of a whole large state hold only a part of it in memory, however it was written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def notes(*keys: int) -> pa.RecordBatch:
 
 
 def grown(batches: int) -> MemoryEntries:
-    """A slot of which each micro-batch has stored a key more of each key group."""
+    """Return a slot in which each micro-batch has stored one more key of each key group."""
     entries = MemoryEntries({})
     kept = None
     for number in range(batches):
@@ -31,7 +31,7 @@ def grown(batches: int) -> MemoryEntries:
 
 
 def test_a_run_has_what_was_added_since_a_key_group_was_written_whole() -> None:
-    """Which may be nearly all that the key group holds."""
+    """A run may be nearly all that the key group holds."""
     runs = list(stored_runs(SCHEMA, grown(12), 15_000))
     assert [sorted(run) for run in runs] == [[0], [1], [2], [3]]
     assert [table.keys for run in runs for table in run.values()] == [12] * GROUPS
@@ -40,7 +40,7 @@ def test_a_run_has_what_was_added_since_a_key_group_was_written_whole() -> None:
 
 
 def test_all_that_is_little_is_one_run() -> None:
-    """It is read once."""
+    """A small state is read in one go."""
     entries = grown(3)
     (run,) = stored_runs(SCHEMA, entries)
     assert {group: table.keys for group, table in run.items()} == dict.fromkeys(range(GROUPS), 3)

@@ -1,4 +1,4 @@
-"""Sweeping: what has expired leaves the tables of a slot little by little, however many keys there are."""
+"""Sweeping: expired rows leave the tables of a slot gradually, however many keys there are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows_of(keys: np.ndarray, expires: np.ndarray) -> pa.RecordBatch:
 
 @given(parts=st.lists(st.sets(st.integers(-500, 500), max_size=40), max_size=6), count=st.integers(1, 30))
 def test_stretches_go_through_every_key_once(parts: list[set[int]], count: int) -> None:
-    """Wherever the rows are, in the order of the codes, never more than asked for."""
+    """Stretches follow the order of the codes, and are never longer than asked for."""
     table = GroupTable(SCHEMA)
     for part in parts:
         if part:
@@ -42,7 +42,7 @@ def test_stretches_go_through_every_key_once(parts: list[set[int]], count: int) 
 
 
 def test_the_same_rows_go_whoever_looks() -> None:
-    """A worker that kept the tables and one that read them write the same bytes."""
+    """A worker that kept the tables and one that reread them write the same bytes."""
     stored: list[dict[str, bytes]] = []
     for is_cold in (False, True):
         order = random.Random(0)
@@ -61,7 +61,9 @@ def test_the_same_rows_go_whoever_looks() -> None:
 
 
 def test_a_million_expiring_keys_make_no_batch_long() -> None:
-    """Written, expired all at once, and gone in the end; the longest micro-batch is near the others."""
+    """The keys are written, expire all at once, and are all removed in the end; the longest micro-batch is
+    near the others.
+    """
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     groups, keys, per_batch = 32, 1_000_000, 8_000

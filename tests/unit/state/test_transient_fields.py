@@ -1,4 +1,4 @@
-"""Transient fields: made once in a worker, shared by the copies of a function, and never sent or stored."""
+"""Transient fields: created once per worker, shared by the copies of a function, never sent or stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Caching(ps.ProcessFunction):
 
 
 class Closing(Caching):
-    """Needs its cache once more before it is dropped."""
+    """Uses its cache once more before it is dropped."""
 
     def clear_cache(self) -> None:
         if self.cache.get(7):
@@ -63,7 +63,7 @@ def clear(job: BatchRunner, name: str = "a") -> str:
 
 
 def test_a_worker_keeps_it_between_micro_batches() -> None:
-    """It is made once, whatever slots and runs there are; a record that raises leaves what it did."""
+    """It is created once for all slots and runs; a record that raises leaves its changes."""
     job = started(Caching())
     assert counts(job, 1, 2, 13) == [1, 1]
     assert counts(job, 1, 2) == [2, 2]
@@ -72,7 +72,7 @@ def test_a_worker_keeps_it_between_micro_batches() -> None:
 
 
 def test_it_stays_behind_when_the_function_travels() -> None:
-    """Another worker makes its own, and a copy in the same worker shares it."""
+    """Another worker creates its own; a copy in the same worker shares it."""
     function = Caching()
     function.cache[1] = 5
     assert copy.copy(function).cache == {1: 5}
@@ -83,7 +83,7 @@ def test_it_stays_behind_when_the_function_travels() -> None:
 
 
 def test_clear_cache_drops_it() -> None:
-    """A function that has one takes the command, and keeps what comes afterwards."""
+    """A function with a transient field accepts the command; values cached afterwards are kept."""
     job = started(Caching())
     counts(job, 1)
     assert clear(job) == "APPLIED"
@@ -94,7 +94,7 @@ def test_clear_cache_drops_it() -> None:
 
 
 def test_it_is_there_for_clear_cache_and_dropped_whatever_happens() -> None:
-    """The function may close what it holds; what it raises degrades the command."""
+    """The function may close what it holds; if that raises, the command is degraded."""
     job = started(Closing(), partitions=1)
     counts(job, 7)
     assert clear(job) == "DEGRADED"
@@ -102,7 +102,7 @@ def test_it_is_there_for_clear_cache_and_dropped_whatever_happens() -> None:
 
 
 def test_a_function_without_one_takes_no_clear_cache() -> None:
-    """As before."""
+    """It is refused, as before."""
 
     class Plain(ps.ProcessFunction):
         def process_record(self, reading: Reading, ctx: ps.Context) -> None:
@@ -114,7 +114,7 @@ def test_a_function_without_one_takes_no_clear_cache() -> None:
 
 
 def test_it_cannot_be_assigned() -> None:
-    """Nor declared anywhere but in the class."""
+    """Nor can it be declared anywhere but in the class."""
     with pytest.raises(StateError, match="'cache' is a transient field"):
         Caching().cache = {}
 

@@ -1,4 +1,4 @@
-"""Time to live: declared with every kind, and when a value is gone."""
+"""Time to live: declared for every kind of state, and when a value expires."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Longest(ps.AggregateFunction[str, int, int]):
 
 
 def test_a_value_expires_after_its_ttl() -> None:
-    """At the latest at the last time there is."""
+    """A TTL beyond the largest time expires at the largest time."""
     expires = expires_at_ms(ps.Ttl(HOUR), 1_000)
     assert expires == 3_601_000
     assert (
@@ -46,7 +46,7 @@ def test_a_value_expires_after_its_ttl() -> None:
     ],
 )
 def test_every_kind_declares_one(declare: Any) -> None:
-    """Which is part of how it is stored; without one there is none."""
+    """The TTL is part of the storage format; without one nothing expires."""
     ttl = ps.Ttl(HOUR, on="read_and_write", time="event")
     state = declare(ttl)
     assert state.ttl == state.spec().ttl == ttl
@@ -54,7 +54,7 @@ def test_every_kind_declares_one(declare: Any) -> None:
 
 
 def test_a_record_has_one_too() -> None:
-    """As any value."""
+    """Records expire like other values."""
     assert ps.ValueState("a INT", ttl=ps.Ttl(HOUR)).spec().ttl == ps.Ttl(HOUR)
     assert ps.TemporalState(int).spec().ttl is None
 
@@ -71,6 +71,6 @@ def test_a_record_has_one_too() -> None:
     ],
 )
 def test_what_is_no_time_to_live_is_refused(arguments: Any, said: str) -> None:
-    """When it is declared, with what to do."""
+    """It is refused at declaration, and the error says what to do."""
     with pytest.raises(SchemaError, match=said):
         ps.Ttl(**arguments)

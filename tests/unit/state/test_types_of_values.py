@@ -1,4 +1,6 @@
-"""Types of values: one that cannot be kept is refused with those that can, and defaults of fields are values."""
+"""Types of values: an unsupported type is refused with a list of supported ones, and field defaults are
+applied.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from penstock.state.state_spec import fill_defaults, value_spec
 
 @pytest.mark.parametrize(("value_type", "shown"), [(set, "set"), (object, "object"), (5, "5")])
 def test_a_type_that_cannot_be_kept_is_told(value_type: object, shown: str) -> None:
-    """Whoever has written it has not thought of schemas."""
+    """The message must suit a user who does not know about schemas."""
     with pytest.raises(
         SchemaError, match=rf"^{shown} is not a type of values that can be kept .*Give int, float"
     ):
@@ -29,6 +31,6 @@ class Listed:
 
 
 def test_a_value_has_its_defaults_wherever_it_goes() -> None:
-    """Fields that a sender leaves out are kept, stored and replied like others."""
+    """Fields that a sender leaves out are stored and returned like others."""
     found = fill_defaults(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
     assert msgspec.to_builtins(found) == [{"name": "x", "weight": 3}]

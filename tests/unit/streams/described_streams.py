@@ -1,4 +1,4 @@
-"""Streams of each kind that are described rightly and wrongly, and what is said of the wrong ones."""
+"""Streams of each kind for valid and invalid descriptions, and a check of the error messages."""
 
 from __future__ import annotations
 

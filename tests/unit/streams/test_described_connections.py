@@ -1,4 +1,4 @@
-"""Connecting control streams to data: which go together, and what is said of those that do not."""
+"""Connecting control streams to data: valid combinations, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.streams.graph import ProcessNode
 
 
 def test_what_becomes_of_a_control_stream_is_one(streams: Streams) -> None:
-    """A filtered or mapped control stream still steers; what a step emits is data."""
+    """A filtered or mapped control stream is still control; a step's output is data."""
     changed = streams.control.filter(bool).map(lambda record: record, output=SCHEMA).flat_map(yields)
     assert changed.is_control
     connected = streams.keyed.connect(changed.key_by("id"))
@@ -18,7 +18,7 @@ def test_what_becomes_of_a_control_stream_is_one(streams: Streams) -> None:
 
 
 def test_one_control_stream_may_steer_by_two_keys() -> None:
-    """The same control stream under different keys is two inputs."""
+    """The same control stream under different keys counts as two inputs."""
     job = ps.Job("job")
     routes = job.control_stream("routes", schema="a INT, b INT")
     keyed = job.data_stream("readings", schema=SCHEMA).key_by("id")
@@ -29,13 +29,13 @@ def test_one_control_stream_may_steer_by_two_keys() -> None:
 
 
 def test_something_is_connected(streams: Streams) -> None:
-    """At least one stream."""
+    """At least one stream is required."""
     with refused("at least one control stream"):
         streams.keyed.connect()
 
 
 def test_a_control_stream_is_keyed_or_broadcast(streams: Streams) -> None:
-    """Before it is connected."""
+    """It must be so before it is connected."""
     with refused("'settings'", "settings.key_by(...)"):
         streams.keyed.connect(streams.control)  # type: ignore[arg-type]
 
@@ -53,7 +53,7 @@ def test_only_streams_are_connected(streams: Streams) -> None:
 
 
 def test_streams_of_two_jobs_are_not_connected(streams: Streams) -> None:
-    """Each job declares its own."""
+    """Each job declares its own streams."""
     other = ps.Job("other").control_stream("elsewhere", schema=SCHEMA)
     with refused("'elsewhere' belongs to another job", "Declare it in this one"):
         streams.keyed.connect(other.key_by("id"))
@@ -66,20 +66,20 @@ def test_connected_streams_have_keys_of_one_type(streams: Streams) -> None:
 
 
 def test_a_control_stream_is_connected_once(streams: Streams) -> None:
-    """By one key."""
+    """Connecting it twice under one key is refused."""
     with refused("'settings' is connected twice", "Connect it once"):
         streams.keyed.connect(streams.keyed_control, streams.control.key_by("id"))
 
 
 @pytest.mark.parametrize("name", ["control", "keyed_control"])
 def test_a_step_has_a_data_stream(streams: Streams, name: str) -> None:
-    """With a key or without one."""
+    """This holds with a key and without one."""
     with refused("Step 's' has no data stream", "'settings' is a control stream", "job.data_stream(...)"):
         getattr(streams, name).process("s", Plain())
 
 
 def test_control_that_is_connected_to_control_is_no_data_stream(streams: Streams) -> None:
-    """It takes effect on something else."""
+    """It must be connected to a data stream."""
     with refused("Step 's' has no data stream", "'settings' is a control stream"):
         streams.keyed_control.connect(streams.keyed_control).process("s", Steered())
 

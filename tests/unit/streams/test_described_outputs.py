@@ -1,4 +1,4 @@
-"""Outputs of steps: the main one, side outputs, and the protobuf messages that sinks write them as."""
+"""Outputs of steps: the main one, side outputs, and the protobuf messages in which sinks write them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_side_output_has_its_own_name_and_type(streams: Streams) -> None:
 
 @pytest.mark.parametrize("name", ["alerts", ""])
 def test_a_step_has_the_side_outputs_of_its_function(streams: Streams, name: str) -> None:
-    """The message lists them; the main output is none of them."""
+    """The error lists them; the main output is not among them."""
     with refused(f"Step 's' has no side output {name!r}", "'alarms'"):
         streams.keyed.process("s", Plain()).side_output(name)
 
@@ -52,13 +52,13 @@ class ListOfSideOutputs(Plain):
 
 @pytest.mark.parametrize("function", [NamelessSideOutput, ListOfSideOutputs])
 def test_side_outputs_are_a_mapping_of_names(streams: Streams, function: type[Plain]) -> None:
-    """To schemas."""
+    """They map names to schemas."""
     with refused("side_outputs of step 's'", "mapping of names"):
         streams.keyed.process("s", function())
 
 
 def test_a_side_output_is_of_records(streams: Streams) -> None:
-    """Of a schema that can be used."""
+    """Its schema must be valid."""
     with refused("Side output 'alarms' of step 's'", "int is not a schema"):
         streams.keyed.process("s", BadSideOutput())
 
@@ -76,7 +76,7 @@ def test_a_side_output_is_of_records(streams: Streams) -> None:
 def test_nothing_stands_behind_a_step_that_emits_nothing(
     streams: Streams, use: Callable[[ps.ProcessedStream], object]
 ) -> None:
-    """The message says how a step says that it does."""
+    """The message says how to declare the step's output."""
     with refused("Step 's' emits nothing", "output=MyRecord"):
         use(streams.keyed.process("s", Silent()))
 
@@ -97,7 +97,7 @@ def wrap(record: Any) -> Int64Value:
 
 
 def test_a_sink_knows_the_protobuf_message_of_its_stream() -> None:
-    """A message class given as a schema anywhere reaches the sink; one given to the sink wins; a map drops it."""
+    """A message class given as a schema reaches the sink; one given to the sink overrides it; a map drops it."""
     job = ps.Job("job")
     source = job.data_stream("numbers", schema=Int64Value)
     source.filter(bool).sink_to("filtered")
@@ -123,7 +123,7 @@ def test_a_sink_knows_the_protobuf_message_of_its_stream() -> None:
 
 
 def test_a_stream_may_have_a_schema_beside_its_message() -> None:
-    """`protobuf` says how records are encoded, `schema` what functions see."""
+    """`protobuf` says how records are encoded, `schema` what functions get."""
     job = ps.Job("job")
     job.data_stream("numbers", schema="value BIGINT", protobuf=Int64Value).sink_to("out")
     assert messages_of_sinks(job) == {"out": "google.protobuf.Int64Value"}

@@ -1,4 +1,4 @@
-"""Schemas and keys of streams: those that cannot be used are refused, with the name of the stream."""
+"""Schemas and keys of streams: invalid ones are refused with the stream's name."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from penstock.errors import SchemaError
 def test_a_stream_has_a_schema_of_fields_with_types(
     streams: Streams, schema: Any, parts: tuple[str, ...]
 ) -> None:
-    """Each name once, and none of penstock's own."""
+    """Names must be unique, and not reserved by penstock."""
     with refused("Stream 'x'", *parts):
         streams.job.data_stream("x", schema=schema)
 
 
 def test_a_stream_has_a_protobuf_message_class(streams: Streams) -> None:
-    """Not the name of one."""
+    """The name of a class is refused."""
     with refused("Stream 'x'", "'Reading' is not a message class"):
         streams.job.data_stream("x", schema=SCHEMA, protobuf="Reading")
 
 
 def test_a_sink_has_a_protobuf_message_class(streams: Streams) -> None:
-    """Not a class of another sort."""
+    """Other classes are refused."""
     with refused("Sink 'out'", "Measured", "is not a message class", "protobuf compiler"):
         streams.data.sink_to("out", protobuf=Measured)
 
 
 def test_errors_about_schemas_keep_their_class(streams: Streams) -> None:
-    """An error that is told anew with the name of the stream is still a SchemaError."""
+    """An error raised again with the stream's name is still a SchemaError."""
     with pytest.raises(SchemaError):
         streams.data.key_by("value")
     with pytest.raises(SchemaError):
@@ -66,12 +66,14 @@ def gives_float(record: Any) -> float:
 def test_a_stream_is_keyed_by_what_can_be_told_apart(
     streams: Streams, key: list[Any], parts: tuple[str, ...]
 ) -> None:
-    """By fields that it has, or by one function that says its type; a double cannot be told apart for certain."""
+    """A key is existing fields, or one function with a declared type; doubles are refused, as their equality
+    is unreliable.
+    """
     with refused("'readings'", *parts):
         streams.data.key_by(*key)
 
 
 def test_the_schema_has_the_type_of_a_field_already(streams: Streams) -> None:
-    """So it is not given for the key."""
+    """So a type given for the key is refused."""
     with refused("'readings'", "keyed by fields", "remove key_type"):
         streams.data.key_by("id", key_type=str)

@@ -1,4 +1,4 @@
-"""Steps: which functions and states they take, and what is said of those that do not fit."""
+"""Steps: which functions and states they take, and the errors for misfits."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class ToKeys(Gathering):
 def test_a_step_takes_a_process_function(
     streams: Streams, name: Any, function: Any, parts: tuple[str, ...]
 ) -> None:
-    """An instance that overrides what is called, and says what it emits."""
+    """It must be an instance that overrides a callback, and declares its output."""
     with refused(*parts):
         streams.keyed.process(name, function)
 
 
 def test_a_step_emits_records(streams: Streams) -> None:
-    """Of a schema that can be used."""
+    """Their schema must be valid."""
     with refused("Step 's'", "int is not a schema"):
         streams.keyed.process("s", Plain(), output=int)
 
@@ -85,13 +85,13 @@ def test_a_connected_step_takes_a_connected_function(streams: Streams) -> None:
 
 
 def test_a_connected_function_processes_control_records(streams: Streams) -> None:
-    """Or it need not be connected."""
+    """Otherwise it need not be connected."""
     with refused("NoControl of step 's'", "process_control"):
         streams.connected.process("s", NoControl())
 
 
 def test_a_step_without_a_key_takes_a_connected_function_only_when_connected(streams: Streams) -> None:
-    """As one with a key does."""
+    """This is the same as for a step with a key."""
     with refused("'s' has a Steered", "connect one first"):
         streams.data.process("s", Steered())
 
@@ -108,7 +108,7 @@ def test_a_step_without_a_key_takes_a_connected_function_only_when_connected(str
 def test_a_state_is_declared_once_in_the_class(
     streams: Streams, stream: str, function: type[Plain], parts: tuple[str, ...]
 ) -> None:
-    """Of a type that can be stored, with a key or without one."""
+    """Its type must be storable, with a key or without one."""
     with refused(*parts):
         getattr(streams, stream).process("s", function())
 
@@ -124,6 +124,6 @@ def test_a_state_is_declared_once_in_the_class(
 def test_states_and_handlers_of_keys_need_a_key_and_others_none(
     streams: Streams, stream: str, function: type[Plain], parts: tuple[str, ...]
 ) -> None:
-    """The message says which the step has, and what there is for it."""
+    """The message says what the step has, and the alternative."""
     with refused(f"Step 's' has {'no' if stream == 'data' else 'a'} key", *parts):
         getattr(streams, stream).process("s", function())

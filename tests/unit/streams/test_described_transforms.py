@@ -1,4 +1,4 @@
-"""Transforms: which functions they take, what these say of their results, and how they are named."""
+"""Transforms: which functions they take, how results are declared, and their names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ async def is_async(record: Any) -> Measured:
 
 
 def test_annotations_say_what_a_transform_emits(streams: Streams) -> None:
-    """Of one record for map, of several or perhaps several for flat_map; `output` says it for functions without."""
+    """map has one record, flat_map several or an iterable; `output` declares it for functions without
+    annotations.
+    """
     data = streams.data
     assert data.map(gives_one).record_type.name == "Measured"
     for function in (yields, gives_list, gives_perhaps):
@@ -37,7 +39,7 @@ def test_annotations_say_what_a_transform_emits(streams: Streams) -> None:
 
 
 def test_transforms_get_names_in_order(streams: Streams) -> None:
-    """Names left out are made of the kind and the number of the transform."""
+    """Default names have the kind and the number of the transform."""
     filtered = itertools.accumulate(range(3), lambda stream, _: stream.filter(bool), initial=streams.data)
     *_, last = filtered
     assert list(last.graph.nodes)[2:] == [f"transform/filter-{n}" for n in (1, 2, 3)]
@@ -57,13 +59,15 @@ def test_transforms_get_names_in_order(streams: Streams) -> None:
 def test_a_transform_takes_a_function_of_its_kind(
     streams: Streams, method: str, function: Any, parts: tuple[str, ...]
 ) -> None:
-    """A plain one, which returns as many records as the transform makes of one; the message has the right transform."""
+    """It must be a plain function that returns as many records as the transform needs; the error names the
+    right transform.
+    """
     with refused(*parts):
         getattr(streams.data, method)(function)
 
 
 def test_a_function_that_returns_several_is_for_flat_map(streams: Streams) -> None:
-    """Whatever `output` says."""
+    """`output` does not change that."""
     with refused("map needs", "gives_list is annotated to return several", "use flat_map"):
         streams.data.map(gives_list, output=Measured)
 
@@ -81,13 +85,13 @@ def test_a_function_that_returns_several_is_for_flat_map(streams: Streams) -> No
 def test_a_transform_says_what_records_it_emits(
     streams: Streams, function: Any, output: Any, parts: tuple[str, ...]
 ) -> None:
-    """By an annotation or `output`, of known types, and without fields of penstock's own."""
+    """An annotation or `output` has valid types, without field names reserved by penstock."""
     with refused(*parts):
         streams.data.map(function, output=output)
 
 
 def test_a_transform_that_is_refused_is_named(streams: Streams) -> None:
-    """By the name that it was given, or by its kind."""
+    """The error has its given name, or its kind."""
     with refused("The map 'n'", "int is not a schema"):
         streams.data.map(gives_int, name="n")
     with refused("The flat_map 'flat_map-1'", "'__offset'"):

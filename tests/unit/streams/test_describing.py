@@ -1,4 +1,4 @@
-"""Describing a job: its graph has what was described, and nothing of what was refused."""
+"""Describing a job: its graph has all valid descriptions, and nothing of refused ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.streams.stream import KeyedStream
     ids=["state", "side output", "map", "stream", "sink"],
 )
 def test_what_is_refused_leaves_no_trace(streams: Streams, describe: Callable[[Streams], object]) -> None:
-    """In a notebook the corrected line runs under the same name."""
+    """In a notebook the corrected line works under the same name."""
     before = dict(streams.job.graph.nodes)
     with pytest.raises(JobDefinitionError):
         describe(streams)
@@ -42,7 +42,7 @@ def test_what_is_refused_leaves_no_trace(streams: Streams, describe: Callable[[S
 
 
 def test_the_graph_says_what_was_described() -> None:
-    """Nodes stand in the order of the description, each knows where its records come from."""
+    """Nodes are in the order of description, each with its inputs."""
     job = ps.Job("job")
     readings = job.data_stream("readings", schema=Measured, allow_nan=True)
     settings = job.control_stream("settings", schema=SCHEMA)
@@ -75,7 +75,7 @@ def test_the_graph_says_what_was_described() -> None:
 
 
 def test_key_by_gives_a_keyed_stream_of_the_same_records(streams: Streams) -> None:
-    """A stream may be keyed in several ways; it is not changed by that."""
+    """A stream may be keyed in several ways, and does not change."""
     data = streams.data
     by_id, by_both = data.key_by("id"), data.key_by("id", "name")
     assert isinstance(by_id, KeyedStream)

@@ -1,4 +1,4 @@
-"""Describing unions: which streams can be one, and what is said of those that cannot."""
+"""Describing unions: which streams can be combined, and the errors for others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Passing(ps.ProcessFunction):
 
 
 class Shop:
-    """A job with streams of some kinds, to be put together rightly and wrongly."""
+    """A job with streams of several kinds, for valid and invalid unions."""
 
     def __init__(self) -> None:
         self.job = ps.Job("shop")
@@ -58,7 +58,7 @@ class Shop:
 
 
 def test_a_union_is_a_stream_of_its_own() -> None:
-    """It has a name, the type and the time of its streams, and knows where its records come from."""
+    """It has a name, the type and the event time of its streams, and its inputs."""
     shop = Shop()
     union = shop.web.union(shop.app)
     assert (union.name, union.record_type, union.origin.time) == ("union-1", shop.web.record_type, "at")

@@ -25,7 +25,7 @@ class Colour(enum.Enum):
 
 @dataclass
 class Light:
-    """A lamp was seen, at a time in milliseconds since 1970."""
+    """A light sensor's reading, at a time in milliseconds since 1970."""
 
     lamp: str
     level: int
@@ -42,7 +42,7 @@ def light(number: int, lamp: str = "hall", at: int = 0) -> Light:
 
 
 def test_where_and_select_make_records_from_columns() -> None:
-    """What is copied keeps its type, such as an enumeration; what is computed has the type of SQL."""
+    """Copied fields keep their type, such as an enumeration; computed ones have SQL's type."""
     job = ps.Job("lamps")
     bright = lights(job).where("level > 5 and colour <> 'red'")
     bright.select("lamp", (ps.col("level") * 2).alias("twice"), "colour AS shade").sink_to("out")
@@ -56,7 +56,7 @@ def test_where_and_select_make_records_from_columns() -> None:
 
 
 def test_a_record_for_which_an_expression_fails_is_a_dead_letter() -> None:
-    """It says which expression, and the others continue in order."""
+    """The dead letter names the expression, and other records continue in order."""
     job = ps.Job("lamps")
     lights(job).where("100 / level > 10", name="strong").sink_to("out")
     run = JobHarness(job)
@@ -69,7 +69,7 @@ def test_a_record_for_which_an_expression_fails_is_a_dead_letter() -> None:
 
 
 def test_the_event_time_stays_though_its_field_is_not_selected() -> None:
-    """Windows after a selection have the times of the records before it."""
+    """Windows after a selection use the times of the original records."""
     job = ps.Job("lamps")
     slim = lights(job).where("level >= 0").select("lamp", "level + 1 AS more")
     slim.key_by("lamp").window(ps.TumblingWindows("10s")).sum("sums", "more").sink_to("out")
@@ -98,7 +98,7 @@ class Sum:
 
 
 def test_a_keyed_stream_keeps_its_key() -> None:
-    """Through where, and through select of the fields of the key, also by another name."""
+    """This holds for where, and for select if it keeps the key's fields, even renamed."""
     job = ps.Job("lamps")
     keyed = lights(job).key_by("lamp").where("level <> 3").select("lamp AS place", "level * 2 AS twice")
     keyed.process("totals", Total(), output=Sum).sink_to("out")
@@ -136,7 +136,7 @@ class PassOn(ps.ProcessFunction):
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("select", [False, True])
 def test_a_parameter_changes_at_one_cut(keyed: bool, select: bool) -> None:
-    """A command sets it for all records of its micro-batch, with a receipt, and a restart and a crash keep it."""
+    """A command sets it for all records of its micro-batch, with a receipt; it survives a restart and a crash."""
     run = JobHarness(parameters_job(keyed=keyed, select=select), parallelism=2)
     values = [light(number, lamp) for number in range(8) for lamp in ("hall", "attic")]
 
@@ -160,7 +160,7 @@ def test_a_parameter_changes_at_one_cut(keyed: bool, select: bool) -> None:
 
 
 def test_a_parameter_refuses_what_is_not_of_its_type_or_from_an_event_time() -> None:
-    """As any setting; it has one value for all records of a micro-batch."""
+    """It is like any setting, but has one value for all records of a micro-batch."""
     run = JobHarness(parameters_job(keyed=False))
     wrong = run.send_command("set", "above", {"limit": "many"})
     dated = run.send_command("set", "above", {"limit": 5}, effective_at=NOW)
@@ -198,14 +198,14 @@ def test_a_parameter_refuses_what_is_not_of_its_type_or_from_an_event_time() -> 
     ],
 )
 def test_a_wrong_description_is_refused(describe: Any, sentence: str) -> None:
-    """When the job is described, with the name of the transform."""
+    """The error comes when the job is described, with the transform's name."""
     with pytest.raises(JobDefinitionError) as caught:
         describe(lights(ps.Job("lamps")))
     assert sentence in str(caught.value)
 
 
 def test_the_result_must_be_read() -> None:
-    """A stream is not changed in place."""
+    """An unused result is refused, since a stream is not changed in place."""
     job = ps.Job("lamps")
     stream = lights(job)
     stream.where("level > 3", name="bright")
@@ -223,7 +223,7 @@ def test_the_result_must_be_read() -> None:
 def test_an_expression_gives_what_functions_give(
     values: list[tuple[str, int]], parallelism: int, seed: int
 ) -> None:
-    """Beside filter and map, in any number of tasks and order of arrival."""
+    """The result equals that of filter and map, for any number of tasks and order of arrival."""
     job = ps.Job("lamps", key_groups=8)
     stream = lights(job)
     stream.where("12 / level >= 3 and lamp in ('a', 'b')").select("lamp", "level % 3 AS level").sink_to("sql")

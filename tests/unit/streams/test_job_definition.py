@@ -1,4 +1,4 @@
-"""The job: what is whole passes the check, what has a loose end is refused."""
+"""The job: a complete description passes the check, an incomplete one is refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def control_to_sink(job: ps.Job) -> None:
 
 @pytest.mark.parametrize("describe", [to_sink, only_state, unused_output, control_to_sink])
 def test_a_whole_job_passes(describe: Callable[[ps.Job], None]) -> None:
-    """A job may end in a sink or in state; control records may be logged."""
+    """A job may end in a sink or in state; control records may go to a sink."""
     job = ps.Job("j")
     describe(job)
     job.check()
@@ -106,13 +106,13 @@ def test_a_whole_job_passes(describe: Callable[[ps.Job], None]) -> None:
 
 @pytest.mark.parametrize("key_groups", [1, 128, 32768])
 def test_key_groups_are_kept(key_groups: int) -> None:
-    """Any number from 1 to 32768."""
+    """Numbers from 1 to 32768 are valid."""
     assert ps.Job("j", key_groups=key_groups).key_groups == key_groups
 
 
 @pytest.mark.parametrize("name", ["j", "9", "Temperature-Control_2.0", "dead-letters"])
 def test_job_names(name: str) -> None:
-    """Letters, digits, dots, dashes and underscores, a letter or digit first."""
+    """They have letters, digits, dots, dashes and underscores, and start with a letter or digit."""
     assert ps.Job(name).name == name
 
 
@@ -149,7 +149,7 @@ AT = "id INT, at TIMESTAMP, sent BIGINT"
 def test_a_stream_has_its_own_time_or_that_of_the_job(
     job: dict[str, Any], stream: dict[str, Any], time: str | None, watermarks: ps.Watermarks | None
 ) -> None:
-    """What a stream does not say the job does, where the schema of the stream has the field."""
+    """A stream without a declaration inherits the job's, if its schema has the field."""
     described = ps.Job("j", **job)
     described.data_stream("readings", **{"schema": AT, **stream})
     node = described.graph.nodes["source/readings"]
@@ -158,7 +158,7 @@ def test_a_stream_has_its_own_time_or_that_of_the_job(
 
 
 def test_control_streams_have_no_time_of_the_job() -> None:
-    """They say from when their records are effective."""
+    """Their effective times must be declared by the stream."""
     job = ps.Job("j", event_time="at", watermarks=FIVE)
     job.control_stream("settings", schema=AT)
     (node,) = job.graph.sources()
@@ -166,7 +166,7 @@ def test_control_streams_have_no_time_of_the_job() -> None:
 
 
 def test_windows_go_by_the_time_of_the_job() -> None:
-    """As by that of a stream; settings and states as well."""
+    """They work as with a stream's own; so do settings and states."""
     job = ps.Job("j", event_time="at", watermarks=FIVE)
     readings = job.data_stream("readings", schema=AT)
     readings.key_by("id").window(ps.TumblingWindows("1m")).count("counts").sink_to("out")
@@ -215,14 +215,14 @@ def test_windows_go_by_the_time_of_the_job() -> None:
 def test_a_time_that_cannot_be_is_refused(
     job: dict[str, Any], stream: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    """When it is described, by the name of the stream or as that of the job."""
+    """The error comes at the description, and names the stream or the job."""
     with pytest.raises(error) as raised:
         ps.Job("j", **job).data_stream("readings", **{"schema": AT, **stream})
     assert said in str(raised.value)
 
 
 def test_a_time_that_no_stream_has_is_refused() -> None:
-    """It is misspelt; the message has the fields that there are."""
+    """It is likely misspelt; the message lists the existing fields."""
     job = ps.Job("j", event_time="att")
     job.data_stream("readings", schema=AT).sink_to("out")
     job.data_stream("others", schema=SCHEMA).sink_to("other-out")

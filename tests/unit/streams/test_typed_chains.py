@@ -1,4 +1,4 @@
-"""Typed chains: what mypy and pyright say of chains of streams that are right, and of such that are not."""
+"""Typed chains: the messages of mypy and pyright for valid and invalid chains of streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHAINS = Path(__file__).parent / "chains"
 FILES = sorted(CHAINS.glob("*.py"))
 TEMPLATE = ROOT / "src" / "penstock" / "projects" / "template"
 
-# What mypy says in words pyright says by its rule.
+# The pyright rule for each mypy message.
 RULES = {
     "has no attribute": "reportAttributeAccessIssue",
     "Argument": "reportArgumentType",
@@ -31,7 +31,7 @@ Errors = dict[tuple[str, int], list[str]]
 
 
 def run(program: str, *arguments: Any, folder: Path = ROOT, **variables: str) -> str:
-    """What a type checker says; a wrong call of it fails."""
+    """Return a type checker's output; a failing call raises."""
     done = subprocess.run(
         [sys.executable, "-m", program, *map(str, arguments)],
         cwd=folder,
@@ -46,7 +46,7 @@ def run(program: str, *arguments: Any, folder: Path = ROOT, **variables: str) ->
 
 @pytest.fixture(scope="module")
 def expected() -> dict[tuple[str, int], str]:
-    """What the comments say, by file and line."""
+    """Return the messages expected by the comments, by file and line."""
     return {
         (path.name, number): found.group(1)
         for path in FILES
@@ -56,14 +56,14 @@ def expected() -> dict[tuple[str, int], str]:
 
 
 def run_pyright(folder: Path, *names: str) -> list[dict[str, Any]]:
-    """What pyright has against the files of a folder."""
+    """Return pyright's errors for the files of a folder."""
     told = run("pyright", "--outputjson", "--pythonpath", sys.executable, *names, folder=folder)
     report: list[dict[str, Any]] = json.loads(told)["generalDiagnostics"]
     return [one for one in report if one["severity"] == "error"]
 
 
 def test_mypy_finds_each_mistake_and_no_other(expected: dict[tuple[str, int], str]) -> None:
-    """With the message that the line names. It shares the cache of `make check`, whose options are the same."""
+    """Each line names the message. The test shares the cache of `make check`, which has the same options."""
     told = run("mypy", "--config-file", "pyproject.toml", *FILES, MYPYPATH=str(CHAINS))
     errors: Errors = defaultdict(list)
     for line in told.splitlines():
@@ -77,7 +77,7 @@ def test_mypy_finds_each_mistake_and_no_other(expected: dict[tuple[str, int], st
 
 
 def test_pyright_finds_each_mistake_and_no_other(expected: dict[tuple[str, int], str]) -> None:
-    """By the rule that says the same as mypy."""
+    """The rule corresponds to mypy's message."""
     errors: Errors = defaultdict(list)
     for one in run_pyright(CHAINS, "."):
         errors[Path(one["file"]).name, one["range"]["start"]["line"] + 1].append(one["rule"])
@@ -88,10 +88,10 @@ def test_pyright_finds_each_mistake_and_no_other(expected: dict[tuple[str, int],
 
 
 def test_pyright_has_nothing_against_a_new_project() -> None:
-    """Its functions override those of penstock, and name their parameters as they like."""
+    """Its functions override those of penstock, with any parameter names."""
     assert run_pyright(TEMPLATE, "job.py", "project_name") == []
 
 
 def test_the_package_says_that_it_has_types() -> None:
-    """Without `py.typed` type checkers would take all of it for `Any`."""
+    """Without `py.typed` type checkers would treat everything as `Any`."""
     assert (ROOT / "src" / "penstock" / "py.typed").is_file()

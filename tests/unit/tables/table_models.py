@@ -1,4 +1,4 @@
-"""Tables in plain Python: what the operators of tables are compared with."""
+"""Tables in plain Python: the model with which table operators are compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def row_of(record: Any) -> tuple[Row, str]:
 
 
 def folded(records: Iterable[Any]) -> Counter[Row]:
-    """Return the table that changes make. Fails when one takes a row away that is not there."""
+    """Return the table that results from changes. Fails when one removes a row that is not there."""
     table: Counter[Row] = Counter()
     for row, kind in map(row_of, records):
         if kind in ("+I", "+U"):
@@ -33,7 +33,7 @@ def folded(records: Iterable[Any]) -> Counter[Row]:
 
 
 def by_key(records: Iterable[Any], key: Callable[[Row], Hashable]) -> dict[Hashable, Row]:
-    """Return the table that changes make, by key. Fails when a row replaces another one that has not gone."""
+    """Return the table that results from changes, by key. Fails when a row replaces one that was not removed."""
     table: dict[Hashable, Row] = {}
     for row, kind in map(row_of, records):
         if kind == "+I":
@@ -61,7 +61,7 @@ def run_through(
 
 
 def is_partitioned(batch: Sequence[Any]) -> bool:
-    """Return whether records may be sent to any partition: those that only insert."""
+    """Return whether records may go to any partition: this holds if they only insert."""
     return not any("op" in record for record in batch)
 
 

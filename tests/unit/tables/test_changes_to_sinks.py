@@ -1,4 +1,4 @@
-"""Changes at sinks: upserts by key as messages, and as the table that a test looks at."""
+"""Changes at sinks: as upsert messages by key, and as the table that a test reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def records(*changes: tuple[Any, ...]) -> Records:
     ("key", "keys"), [(("town",), [b"b", b"a"]), (("town", "floor"), [b'["b",1]', b'["a",null]'])]
 )
 def test_the_last_change_of_each_key_is_a_message(key: tuple[str, ...], keys: list[bytes]) -> None:
-    """With the row without the kind, or without a body if the row is gone, also before an update that never comes."""
+    """It has the row without the kind, or no body if the row is deleted; this holds before an incomplete
+    update, too.
+    """
     given = records(("a", None, 1, "+I"), ("b", 1, 5, "-U"), ("b", 1, 6, "+U"), ("a", None, 1, "-U"))
     found = LastChanges(CHANGES, key).of(given)
     assert found.message_keys is not None
@@ -46,7 +48,7 @@ def test_the_last_change_of_each_key_is_a_message(key: tuple[str, ...], keys: li
 
 
 def test_a_step_whose_changes_are_only_upserts_leaves_out_the_rows_before() -> None:
-    """Another reader gets them."""
+    """Other readers get the previous rows."""
     kinds = {}
     for sinks in (("upserts",), ("upserts", "records")):
         job = ps.Job("counts")
@@ -68,7 +70,7 @@ def test_a_step_whose_changes_are_only_upserts_leaves_out_the_rows_before() -> N
 
 
 def test_a_table_refuses_what_it_does_not_have() -> None:
-    """A row that is taken away must be there, and a record must be a change."""
+    """A removed row must exist, and a record must be a change."""
     made = CHANGES.objects(
         records(("a", 1, 1, "+I"), ("b", 1, 1, "+I"), ("a", 1, 1, "-U"), ("a", 1, 2, "+U")).batch
     )

@@ -1,4 +1,4 @@
-"""Tables beside Flink: its table planner made the rows in `tests/data/tables`, with `make table-cases`."""
+"""Tables compared with Flink's: `make table-cases` made the rows in `tests/data/tables` with its table planner."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def job_of(case: dict[str, Any]) -> ps.Job:
     "case", some_in_test(CASES), ids=[f"{n}-{case['kind']}" for n, case in enumerate(CASES)]
 )
 def test_a_table_has_the_rows_that_flink_has(case: dict[str, Any]) -> None:
-    """In any micro-batches, with a restart and a rescale between them."""
+    """This holds for any micro-batches, with a restart and a rescale in between."""
     chance = random.Random(len(case["given"]))
     run = JobHarness(job_of(case), parallelism=2, strict=True)
     names = ("op", "k", "v", "at_ms")

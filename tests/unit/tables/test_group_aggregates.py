@@ -1,4 +1,4 @@
-"""Aggregates of groups: the changelog makes the table that a batch has, after any batch and disturbance."""
+"""Group aggregates: the changelog gives a batch query's table, after any micro-batch and disturbance."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def aggregated(rows: list[dict[str, Any]]) -> tuple[Any, ...]:
 
 
 def in_range(value: Any) -> Any:
-    """Return null instead of a sum that BIGINT cannot hold."""
+    """Return null instead of a sum beyond BIGINT."""
     return None if value is None or not -(2**63) <= value < 2**63 else value
 
 
@@ -108,7 +108,7 @@ def job_of(keys: tuple[str, ...], *, changes: bool) -> ps.Job:
 
 
 def without_letters(job: ps.Job, batches: list[list[Any]], disturbances: list[str]) -> list[list[Any]]:
-    """Run without strict mode, since sums that leave BIGINT are dead letters."""
+    """Run without strict mode, since sums beyond BIGINT are dead letters."""
     run = JobHarness(job, parallelism=2)
     found = []
     for number, batch in enumerate(batches):
@@ -138,7 +138,7 @@ def without_letters(job: ps.Job, batches: list[list[Any]], disturbances: list[st
 def test_aggregates_of_appended_records(
     batches: list[list[dict[str, Any]]], disturbances: list[str], keys: tuple[str, ...]
 ) -> None:
-    """Folded, the changes make the table of a batch after each micro-batch."""
+    """After each micro-batch the changes give the table of a batch query."""
     outputs = without_letters(job_of(keys, changes=False), batches, disturbances)
     rows: list[dict[str, Any]] = []
     for batch, output in zip(batches, outputs, strict=True):
@@ -163,7 +163,7 @@ def typed(value: Any) -> Any:
 def test_aggregates_of_changes(
     batches: list[list[dict[str, Any]]], disturbances: list[str], keys: tuple[str, ...]
 ) -> None:
-    """Rows leave their groups exactly, and a group without rows goes."""
+    """Removed rows leave their groups exactly, and an empty group is removed."""
     outputs = without_letters(job_of(keys, changes=True), batches, disturbances)
     rows: list[dict[str, Any]] = []
     for batch, output in zip(batches, outputs, strict=True):
@@ -176,7 +176,7 @@ def test_aggregates_of_changes(
 
 
 def test_a_group_emits_once_per_micro_batch_and_only_if_its_result_differs() -> None:
-    """Three records make one change, and a record that changes no result makes none."""
+    """Three records give one change, and a record that changes no result gives none."""
     job = ps.Job("best")
     stream = job.data_stream("rooms", schema=SCHEMA)
     stream.group_by("room").aggregate("best", {"best": ps.Aggregate.max("n")}).sink_to(
@@ -197,7 +197,7 @@ def test_a_group_emits_once_per_micro_batch_and_only_if_its_result_differs() -> 
 
 
 def test_a_sum_beyond_its_type_is_null_with_a_dead_letter_until_it_fits() -> None:
-    """It is exact all the time."""
+    """The stored sum is exact throughout."""
     job = ps.Job("sums")
     stream = job.data_stream("rooms", schema="n BIGINT, op STRING", changelog="op")
     stream.group_by().aggregate("sums", {"total": ps.Aggregate.sum("n")}).sink_to("sums", changes="upserts")
@@ -213,7 +213,7 @@ def test_a_sum_beyond_its_type_is_null_with_a_dead_letter_until_it_fits() -> Non
 
 
 def test_sums_of_doubles_take_back_infinities_and_nan() -> None:
-    """What is not finite is counted, not added."""
+    """Infinities and NaN are counted instead of added."""
     job = ps.Job("sums")
     stream = job.data_stream("rooms", schema="x DOUBLE, op STRING", allow_nan=True, changelog="op")
     stream.group_by().aggregate("sums", {"total": ps.Aggregate.sum("x")}).sink_to("sums", changes="upserts")
@@ -245,7 +245,7 @@ def test_a_group_expires_and_begins_anew() -> None:
 
 
 def test_aggregates_of_aggregates() -> None:
-    """A changelog is the input of another group: how many rooms have a count."""
+    """A group's changelog is another group's input: how many rooms have a count."""
     job = ps.Job("counts")
     rooms = (
         job.data_stream("rooms", schema=SCHEMA)
@@ -268,7 +268,7 @@ def test_aggregates_of_aggregates() -> None:
 
 
 def test_first_and_last_of_appended_records_by_arrival_and_by_event_time() -> None:
-    """Without an event time, the order is that of arrival."""
+    """Without event time the order is that of arrival."""
     aggregates = {"begin": ps.Aggregate.first("n"), "end": ps.Aggregate.last("n")}
     for event_time, want in ((None, (3, 2)), ("at", (1, 3))):
         job = ps.Job("ends")
@@ -283,7 +283,7 @@ def test_first_and_last_of_appended_records_by_arrival_and_by_event_time() -> No
 
 
 def test_what_does_not_fit_is_refused_when_described() -> None:
-    """Each with the remedy."""
+    """Each error has the remedy."""
     job = ps.Job("wrong")
     stream = job.data_stream("rooms", schema="room STRING, tags ARRAY<STRING>, op STRING", changelog="op")
     other = job.data_stream("others", schema="room STRING")
@@ -343,7 +343,7 @@ def test_what_does_not_fit_is_refused_when_described() -> None:
 
 
 def test_kinds_that_are_none_are_dead_letters() -> None:
-    """With the kinds that there are."""
+    """They list the valid kinds."""
     job = ps.Job("kinds")
     stream = job.data_stream("rooms", schema="room STRING, op STRING", changelog="op")
     stream.sink_to("rooms", changes="records")
@@ -357,7 +357,7 @@ def test_kinds_that_are_none_are_dead_letters() -> None:
 
 
 def test_changes_through_conditions_selections_and_unions() -> None:
-    """What passes a condition passes by itself; upserts then delete what has left it."""
+    """Conditions apply to each change; upserts delete rows that no longer satisfy them."""
     job = ps.Job("through")
     stream = job.data_stream("rooms", schema="room STRING")
     counts = stream.group_by("room").aggregate("counts", {"n": ps.Aggregate.count()})
@@ -382,7 +382,7 @@ def test_changes_through_conditions_selections_and_unions() -> None:
 
 
 def test_groups_by_times_dates_bytes_and_booleans() -> None:
-    """Each value comes back from the key as it was."""
+    """The key gives back the original value."""
     schema = "b BINARY, d DATE, t TIMESTAMP, yes BOOLEAN, x DOUBLE"
     values = {
         "b": b"\x00\xff",

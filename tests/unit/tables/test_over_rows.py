@@ -1,4 +1,4 @@
-"""OVER aggregates: each row once, with those of a batch, whatever the order in which rows come."""
+"""OVER aggregates: each row once, as in a batch query, for any order of arrival."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def values_of(records: list[Any]) -> list[tuple[Any, ...]]:
 def test_rows_with_aggregates_of_those_before_them(
     batches: list[list[dict[str, Any]]], disturbances: list[str], frame: tuple[int | None, int | None]
 ) -> None:
-    """Times differ by less than the lateness that watermarks allow, so none is late."""
+    """Times are out of order by less than the watermark's delay, so no row is late."""
     count, range_ms = frame
     job = described(count, None if range_ms is None else f"{range_ms}ms")
     run = JobHarness(job, parallelism=2, strict=True)
@@ -112,7 +112,7 @@ def test_rows_with_aggregates_of_those_before_them(
 
 
 def test_late_rows_go_aside_and_old_ones_are_forgotten() -> None:
-    """The state of a group is what later frames need; that of a range is gone when its time has passed."""
+    """A group's state has what later frames need; a range's rows are removed once their time has passed."""
     job = described(None, "5ms", "0ms")
     run = JobHarness(job, strict=True)
     run.send("prices", {"name": "a", "price": 1, "at": 10}, {"name": "a", "price": 2, "at": 11})
@@ -130,7 +130,7 @@ def test_late_rows_go_aside_and_old_ones_are_forgotten() -> None:
 
 
 def test_only_some_rows_before_are_kept() -> None:
-    """As many as the frame has."""
+    """Their number is the frame's."""
     run = JobHarness(described(2, None, "0ms"), strict=True)
     for at in range(5):
         run.send("prices", {"name": "a", "price": at, "at": at})
@@ -141,7 +141,7 @@ def test_only_some_rows_before_are_kept() -> None:
 
 
 def test_what_cannot_wait_is_refused() -> None:
-    """With the remedy."""
+    """The error has the remedy."""
     job = ps.Job("wrong")
     untimed = job.data_stream("untimed", schema=SCHEMA)
     timed = job.data_stream("timed", schema=SCHEMA, event_time="at")

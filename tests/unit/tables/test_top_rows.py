@@ -1,4 +1,4 @@
-"""Top-N and deduplication: the changelog makes the table that a batch has, after any batch and disturbance."""
+"""Top-N and deduplication: the changelog gives a batch query's table, after any micro-batch and disturbance."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def described(*, changes: bool, key_groups: int = 4) -> tuple[ps.Job, ps.DataStr
 
 
 def place(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the place of a row with `price DESC NULLS FIRST, at`, then by the other fields."""
+    """Return the sort key of a row for `price DESC NULLS FIRST, at`, then the other fields."""
     price = row["price"]
     return (price is not None, -(price or 0), row["at"], row["name"])
 
@@ -79,7 +79,7 @@ def by_town(rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
 def test_the_first_rows_of_each_group(
     batches: list[list[dict[str, Any]]], disturbances: list[str], count: int, ranked: bool
 ) -> None:
-    """With and without their rank, where rows are added and taken away."""
+    """Rows are added and removed, with the rank in the output and without."""
     changes = any("op" in row for batch in batches for row in batch)
     job, stream = described(changes=changes)
     rank = "place" if ranked else None
@@ -100,7 +100,7 @@ def test_the_first_rows_of_each_group(
 
 @pytest.mark.parametrize("order", ["random", "falling", "rising", "equal"])
 def test_most_rows_of_a_large_batch_are_ruled_out_early(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """The first rows are those of a sort of all, in whatever order rows come, with nulls and equal ones."""
+    """The result equals sorting all rows, in any order of arrival, with nulls and ties."""
     monkeypatch.setattr(top_rows, "_PART", 4)
     chance = random.Random(order)
     prices = {
@@ -141,7 +141,7 @@ def test_most_rows_of_a_large_batch_are_ruled_out_early(monkeypatch: pytest.Monk
 def test_one_row_of_each_group_by_event_time(
     batches: list[list[dict[str, Any]]], disturbances: list[str], keep: Any
 ) -> None:
-    """The earliest or the latest one, whenever it comes."""
+    """It is the earliest or the latest one, whenever it arrives."""
     changes = any("op" in row for batch in batches for row in batch)
     job, stream = described(changes=changes)
     once = stream.group_by("town").deduplicate("once", keep=keep)
@@ -166,7 +166,7 @@ def test_one_row_of_each_group_by_event_time(
 def test_one_row_of_each_group_by_arrival(
     batches: list[list[dict[str, Any]]], disturbances: list[str]
 ) -> None:
-    """The first one is final, the last one replaces the one before."""
+    """The first one is final; the last one replaces its predecessor."""
     job, stream = described(changes=False)
     stream.group_by("town").deduplicate("first", by="arrival").sink_to("first")
     stream.group_by("town").deduplicate("last", keep="last", by="arrival").sink_to("last", changes="records")
@@ -189,7 +189,7 @@ def test_one_row_of_each_group_by_arrival(
 
 
 def test_upserts_become_a_changelog() -> None:
-    """A step keeps the rows, so later ones know what a change replaces."""
+    """The step keeps the rows, so that later steps know the replaced row."""
     job = ps.Job("customers")
     stream = job.data_stream(
         "customers", schema="id INT, town STRING, op STRING", changelog=ps.Upserts("id", kind="op")
@@ -220,7 +220,7 @@ def test_upserts_become_a_changelog() -> None:
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
-    """With the remedy."""
+    """The error has the remedy."""
     job, stream = described(changes=False)
     untimed = job.data_stream("plain", schema="town STRING, tags ARRAY<INT>, op STRING", changelog="op")
     group = stream.group_by("town")

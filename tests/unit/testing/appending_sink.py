@@ -1,4 +1,4 @@
-"""A sink that appends lines to a file as they come, and so writes records of a replay again."""
+"""A sink that appends lines to a file at once, and so duplicates records in a replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AppendingSink"]
 
 
 class AppendingSink:
-    """The sink; it claims what it does not keep."""
+    """The sink, which declares a guarantee that it does not keep."""
 
     exactly_once = True
     commits_in_tasks = True
@@ -23,23 +23,23 @@ class AppendingSink:
         self._file = file
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:
-        """The file keeps no number."""
+        """Return nothing: the file has no number."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
-        """Make the file."""
+        """Create the file."""
         self._file.touch()
 
     def task(self, context: TaskContext, record_type: RecordType) -> AppendingTask:
-        """A task that appends."""
+        """Return a task that appends."""
         return AppendingTask(self._file)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """Everything is there."""
+        """Do nothing: all records are there."""
 
 
 class AppendingTask:
-    """A task whose records stay, whatever becomes of it."""
+    """A task whose records stay, whatever its outcome."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -50,8 +50,8 @@ class AppendingTask:
             file.writelines(f"{row['id']} {row['value']}\n" for row in batch.to_pylist())
 
     def finish(self) -> bytes:
-        """Nothing is left to do."""
+        """Do nothing."""
         return b""
 
     def abort(self) -> None:
-        """Nothing is undone."""
+        """Do nothing: the records cannot be removed."""

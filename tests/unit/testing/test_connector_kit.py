@@ -1,4 +1,4 @@
-"""The conformance kit finds what is wrong with a connector, and says so."""
+"""The conformance kit detects a connector's errors, and reports them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_LOGIN = {"credentials": "no login", "slow server": "no server"}
 
 
 def appending(file: Path) -> SinkUnderTest:
-    """A sink that promises too much."""
+    """Return a sink that declares too strong a guarantee."""
 
     def stored() -> list[StoredRecord]:
         rows = [line.split(" ", 1) for line in file.read_text().splitlines()] if file.exists() else []
@@ -39,7 +39,7 @@ def appending(file: Path) -> SinkUnderTest:
 
 
 def test_a_sink_that_writes_twice_is_found(tmp_path: Path) -> None:
-    """The error names the checks that fail, and what each has found."""
+    """The report names the failed checks, and the finding of each."""
     found = check_sink(appending(tmp_path / "lines"))
     assert [one.check for one in found.outcomes] == list(SINK_CHECKS)
     failed = {one.check for one in found.outcomes if one.verdict == "fail"}
@@ -55,7 +55,7 @@ def test_a_sink_that_writes_twice_is_found(tmp_path: Path) -> None:
 
 
 def test_a_sink_of_keys_may_write_twice_but_has_to_replace(tmp_path: Path) -> None:
-    """Copies show that it adds rows instead; and ids must be there if they are promised."""
+    """Duplicates reveal that it appends rows; declared ids must be there."""
     case = appending(tmp_path / "keys")
     promises = {"idempotent by key": "2 times instead of 1", "at least once with ids": "has no mark"}
     for promise, told in promises.items():
@@ -66,13 +66,13 @@ def test_a_sink_of_keys_may_write_twice_but_has_to_replace(tmp_path: Path) -> No
 
 
 def test_only_some_checks_can_be_left_out(tmp_path: Path) -> None:
-    """A replay is never without meaning."""
+    """The replay check is always required."""
     with pytest.raises(ValueError, match=r"replay: only bad record, credentials, slow server"):
         check_sink(replace(appending(tmp_path / "lines"), without={"replay": "no"}))
 
 
 def test_a_source_that_loses_records_is_found(tmp_path: Path) -> None:
-    """Here what comes while it is closed, and the second of two equal records."""
+    """Lost are records that arrive while it is closed, and the second of two equal records."""
     seen: set[bytes] = set()
 
     class Opened:
@@ -103,7 +103,7 @@ def test_a_source_that_loses_records_is_found(tmp_path: Path) -> None:
 
 
 def test_giving_up_is_judged() -> None:
-    """In time, with an error of penstock's that does not show the secret."""
+    """It must come in time, with an error of penstock's that hides the secret."""
 
     def raising(error: Exception) -> Any:
         def attempt() -> None:
@@ -125,7 +125,7 @@ def test_giving_up_is_judged() -> None:
 
 
 def test_the_silent_server_takes_connections() -> None:
-    """And says nothing."""
+    """It never answers."""
     with silent_server() as port, socket.create_connection(("127.0.0.1", port), 5) as connection:
         connection.settimeout(0.1)
         with pytest.raises(TimeoutError):

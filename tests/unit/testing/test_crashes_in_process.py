@@ -1,4 +1,4 @@
-"""Crashes, restarts, other numbers of tasks and savepoints of a job in process."""
+"""Crashes, restarts, other numbers of tasks, and savepoints of a job in process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from penstock.testing import JobHarness, ReplayMismatchError
 
 
 class Plain(ps.ConnectedProcessFunction):
-    """Does nothing with control records."""
+    """Ignores control records."""
 
     def process_control(self, limit: Limit, ctx: ps.Context) -> None:
         pass
 
 
 class KeepsItself(ps.ConnectedProcessFunction):
-    """Keeps limits in an attribute."""
+    """Keeps limits in an attribute, which a crash loses."""
 
     def __init__(self) -> None:
         self.limits: dict[str, float] = {}
@@ -40,14 +40,14 @@ class KeepsItself(ps.ConnectedProcessFunction):
 
 
 class Draws(Plain):
-    """Draws random numbers."""
+    """Emits random numbers."""
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Alarm]:
         yield Alarm(reading.room, str(random.random()))
 
 
 class DrawsIntoState(Plain):
-    """Draws random numbers, and emits nothing."""
+    """Stores random numbers, and emits nothing."""
 
     drawn = ps.ValueState(float)
 
@@ -56,7 +56,7 @@ class DrawsIntoState(Plain):
 
 
 class TellsSometimes(Plain):
-    """Emits every other time that it is called anywhere."""
+    """Emits on every other call in the process."""
 
     calls = itertools.count()
 
@@ -78,7 +78,7 @@ class TellsSometimes(Plain):
     ],
 )
 def test_a_job_that_would_not_survive_a_crash_is_found(function: Any, message: str) -> None:
-    """With the first thing that differs, and what a function may go by."""
+    """The error has the first difference, and says what a function may depend on."""
     run = JobHarness(described(function))
     run.send("limits", Limit("hall", 25.0))
     run.run_batch()
@@ -92,7 +92,7 @@ def test_a_job_that_would_not_survive_a_crash_is_found(function: Any, message: s
 
 
 def test_a_crash_shows_in_nothing() -> None:
-    """Outputs, receipts and timers are there once; what waits for the next micro-batch still waits."""
+    """Outputs, receipts and timers occur once; input pending for the next micro-batch stays pending."""
     run = JobHarness(described(), parallelism=2, now=NOON)
     assert run.crash() is None
     run.send("limits", Limit("hall", 25.0))
@@ -114,7 +114,7 @@ def test_a_crash_shows_in_nothing() -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8])
 def test_the_state_goes_along_to_other_numbers_of_tasks(tasks: int) -> None:
-    """With timers, open windows and settings."""
+    """Timers, open windows and settings are included."""
     run = JobHarness(described(), parallelism=2, now=NOON)
     run.send("limits", [Limit(f"room {number}", 25.0) for number in range(20)])
     run.send("readings", [reading(f"room {number}", 26.0) for number in range(20)])
@@ -131,7 +131,7 @@ def test_the_state_goes_along_to_other_numbers_of_tasks(tasks: int) -> None:
 
 
 def test_a_restart_loses_nothing() -> None:
-    """Timers that fell due meanwhile fire in the first micro-batch."""
+    """Timers that became due meanwhile fire in the first micro-batch."""
     run = JobHarness(described(), now=NOON)
     run.send("limits", Limit("hall", 25.0))
     run.send("readings", reading("hall", 26.0))
@@ -143,7 +143,7 @@ def test_a_restart_loses_nothing() -> None:
 
 
 class Renamed(Watch):
-    """The step with a state under another name, a new one, and one that is gone."""
+    """The step with a state renamed, one added, and one removed."""
 
     limit = ps.ValueState(float, renamed_from="limit")
     readings = ps.ValueState(float)
@@ -151,7 +151,7 @@ class Renamed(Watch):
 
 
 def test_a_savepoint_becomes_the_state_of_a_changed_job(tmp_path: Path) -> None:
-    """By the rules of real savepoints; streams and ids of commands continue where they were."""
+    """The rules are those of real savepoints; streams and ids of commands continue."""
     run = JobHarness(described(), parallelism=2, now=NOON)
     run.send("limits", Limit("hall", 25.0))
     run.send("readings", reading("hall", 26.0))
@@ -174,7 +174,7 @@ def test_a_savepoint_becomes_the_state_of_a_changed_job(tmp_path: Path) -> None:
 
 
 def test_a_savepoint_has_a_place_of_its_own(tmp_path: Path) -> None:
-    """It stays there, and nothing is written over it."""
+    """It stays there, and is never overwritten."""
     run = JobHarness(described(), now=NOON)
     run.send("limits", Limit("hall", 25.0))
     run.run_batch()
@@ -186,7 +186,7 @@ def test_a_savepoint_has_a_place_of_its_own(tmp_path: Path) -> None:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A job, moved about at will, beside a dictionary: the guide of testing shows one like it."""
+    """A job under random operations, compared with a dictionary: the guide to testing has a similar one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The job harness: what each of its calls does to a job, and that a crash shows what a job must not do."""
+"""The job harness: the effect of each call on a job; a crash reveals forbidden behaviour."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Visit:
 
 
 class Count(ps.ProcessFunction):
-    """Counts people by door, and tells who was there a minute after the clock's beginning."""
+    """Counts people by door, and emits who was there a minute after the clock's start."""
 
     people = ps.ValueState(int)
     least = ps.Setting(int, 0)
@@ -56,7 +56,7 @@ CALLS = itertools.count()
 
 
 class Forgetful(ps.ProcessFunction):
-    """Counts in its module, of which a job that is repeated knows nothing."""
+    """Counts in a module variable, which a repeated job does not have."""
 
     def process_record(self, visit: Visit, ctx: ps.Context) -> Any:
         yield Visit(visit.door, next(CALLS))
@@ -70,7 +70,7 @@ def doors(function: ps.ProcessFunction | None = None) -> ps.Job:
 
 
 def counted(*visits: Visit, **options: Any) -> JobHarness:
-    """A harness that has had a micro-batch of visits."""
+    """Return a harness after one micro-batch of visits."""
     run = JobHarness(doors(), **options)
     run.send("visits", *visits)
     run.run_batch()
@@ -78,7 +78,7 @@ def counted(*visits: Visit, **options: Any) -> JobHarness:
 
 
 def test_the_examples_of_the_docstrings_run_one_after_the_other() -> None:
-    """They continue with the first, in the order of the methods."""
+    """They build on the first, in the order of the methods."""
     names: dict[str, Any] = {"ps": ps, "JobHarness": JobHarness}
     runner = doctest.DocTestRunner(verbose=False)
     report: list[str] = []
@@ -91,7 +91,7 @@ def test_the_examples_of_the_docstrings_run_one_after_the_other() -> None:
 
 
 def test_objects_dicts_bytes_and_text_are_the_same_record() -> None:
-    """Also in a list."""
+    """This holds in lists, too."""
     run = counted(
         Visit("north", 1),
         {"door": "north", "people": 1},
@@ -104,7 +104,7 @@ def test_objects_dicts_bytes_and_text_are_the_same_record() -> None:
 
 
 def test_what_is_no_record_is_refused_where_it_is_sent() -> None:
-    """As are streams, sinks and steps that there are not."""
+    """So are unknown streams, sinks and steps."""
     run = JobHarness(doors())
     with pytest.raises(SchemaError, match="is not a record of the stream 'visits'"):
         run.send("visits", 5)
@@ -119,7 +119,7 @@ def test_what_is_no_record_is_refused_where_it_is_sent() -> None:
 
 
 def test_what_cannot_be_read_is_a_dead_letter() -> None:
-    """With its place and its bytes; it leaves other records alone."""
+    """It has its position and its bytes; other records are processed."""
     run = JobHarness(doors())
     run.send("visits", b"no JSON", Visit("north", 1))
     assert run.run_batch().output("seen") == [Visit("north", 1)]
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_is_a_dead_letter() -> None:
 
 
 def test_a_strict_harness_raises() -> None:
-    """For the first record that cannot be processed."""
+    """It raises for the first record that cannot be processed."""
     run = JobHarness(doors(), strict=True)
     run.send("visits", b"no JSON")
     with pytest.raises(StrictModeError):
@@ -135,7 +135,7 @@ def test_a_strict_harness_raises() -> None:
 
 
 def test_a_command_changes_a_setting() -> None:
-    """From the records of its micro-batch on; receipts and `settings` tell of it."""
+    """It holds from the records of its micro-batch on; receipts and `settings` show it."""
     run = JobHarness(doors())
     assert run.settings("count") == {"least": 0}
     command = run.send_command("set", "count", {"least": 3}, id="mine", issued_by="ann")
@@ -148,7 +148,7 @@ def test_a_command_changes_a_setting() -> None:
 
 
 def test_a_command_changes_the_state_of_a_key() -> None:
-    """As the owner of the job would."""
+    """The command is like one from the job's owner."""
     run = counted(Visit("north", 1))
     run.send_command("set", "count/north", {"people": 10})
     run.run_batch()
@@ -156,7 +156,7 @@ def test_a_command_changes_the_state_of_a_key() -> None:
 
 
 def test_a_command_that_the_job_does_not_take_is_refused() -> None:
-    """Where it is sent."""
+    """The error comes at the call that sends it."""
     with pytest.raises(CommandRefusedError):
         JobHarness(doors()).send_command("dance", "count")
 

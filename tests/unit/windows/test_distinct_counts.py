@@ -1,4 +1,6 @@
-"""Distinct counts: exact when few, near enough when many, and the same in whatever order and parts values come."""
+"""Distinct counts: exact for few values, within the accuracy for many, and independent of order and
+partitioning.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def counted(values: Any, accuracy: float = DEFAULT_ACCURACY) -> int:
 
 
 def columns_of(values: Any, accuracy: float = DEFAULT_ACCURACY) -> SketchColumns:
-    """One sketch, as columns."""
+    """Return one sketch as columns."""
     aggregate = DistinctCount("visitor", accuracy)
     batch = pa.record_batch({"visitor": pa.array(values)})
     found = aggregate.values([batch])
@@ -99,7 +101,9 @@ def test_a_value_has_the_same_hash_alone_and_in_a_column(data: Any, kind: Any) -
     ],
 )
 def test_hashes_are_fixed(value: Any, kind: pa.DataType, expected: int) -> None:
-    """State that is stored holds them, so they never change. They are those of XXH64's library for the bytes."""
+    """Stored state has these hashes, so they must never change. They equal those of the XXH64 library for the
+    bytes.
+    """
     assert value_hash(value) == expected
     assert column_hashes(pa.array([value], kind)).tolist() == [expected]
 
@@ -111,7 +115,7 @@ def test_a_member_of_an_enumeration_is_its_value() -> None:
 
 @given(st.lists(st.none() | st.integers(-20, 20), max_size=80))
 def test_few_values_are_counted_exactly(values: list[int | None]) -> None:
-    """Up to 1 / accuracy**2; null is no value."""
+    """Counts are exact up to 1 / accuracy**2 values; null is not counted."""
     exact = len({value for value in values if value is not None})
     assert counted(values) == exact
     few = [value for value in values if value is None or value % 3 == 0]
@@ -120,7 +124,7 @@ def test_few_values_are_counted_exactly(values: list[int | None]) -> None:
 
 
 def test_the_count_is_exact_up_to_the_number_of_hashes() -> None:
-    """17 for the coarsest accuracy: 1 / accuracy**2 and one more."""
+    """At the coarsest accuracy the limit is 17: 1 / accuracy**2 plus one."""
     for count in range(18):
         assert counted(range(count), COARSE) == count
     assert sketch_of(range(17), COARSE)[1].limit is None
@@ -131,7 +135,7 @@ def test_the_count_is_exact_up_to_the_number_of_hashes() -> None:
 def test_neither_order_nor_parts_make_a_difference(
     values: list[int], order: random.Random, data: Any
 ) -> None:
-    """Values in another order, twice, in parts that are merged either way, and as columns give the same sketch."""
+    """Reordered values, repeated values, parts merged in either order, and columns all give the same sketch."""
     aggregate, sketch = sketch_of(values, COARSE)
     shuffled = [*values, *values[::2]]
     order.shuffle(shuffled)
@@ -149,7 +153,7 @@ def test_neither_order_nor_parts_make_a_difference(
 @pytest.mark.parametrize("accuracy", [0.02, 0.1])
 @pytest.mark.parametrize("count", [3_000, 40_000])
 def test_estimates_are_as_accurate_as_declared(accuracy: float, count: int) -> None:
-    """Over 50 sets of values the error is 0 in the mean and its deviation at most the accuracy, within chance."""
+    """Over 50 sets of values the mean error is 0 and its deviation at most the accuracy, up to chance."""
     rounds = 50
     errors = np.array(
         [
@@ -157,7 +161,7 @@ def test_estimates_are_as_accurate_as_declared(accuracy: float, count: int) -> N
             for number in range(rounds)
         ]
     )
-    # Three deviations of the mean, and of the deviation, of so many normal errors.
+    # The bounds are three standard deviations of the mean, and of the deviation, of so many normal errors.
     assert abs(errors.mean()) < 3 * accuracy / math.sqrt(rounds)
     assert np.sqrt((errors**2).mean()) < accuracy * (1 + 3 / math.sqrt(2 * rounds))
 
@@ -174,14 +178,16 @@ def test_estimates_are_as_accurate_for_other_types(form: str) -> None:
 
 
 def test_a_sketch_stays_small() -> None:
-    """It keeps what the accuracy asks for, whatever comes."""
+    """Its size depends on the accuracy only, however many values are added."""
     assert len(columns_of(np.arange(100_000)).hashes) == 1113
     assert len(sketch_of(range(5_000))[1].hashes) == 1113
     assert len(columns_of(np.arange(100_000), 0.005).hashes) == 40_001
 
 
 def test_another_accuracy_holds_from_the_next_value_on() -> None:
-    """A coarser one leaves hashes out; with a finer one what was left out stays so, and the estimate is still right."""
+    """A coarser accuracy drops hashes; with a finer one dropped hashes stay dropped, and the estimate is
+    still right.
+    """
     aggregate, sketch = sketch_of(range(2_000), 0.05)
     assert len(sketch.hashes) == 401
     aggregate.accuracy.set(0.1)
@@ -206,7 +212,7 @@ def test_what_is_no_accuracy_is_refused(accuracy: Any) -> None:
 
 
 def test_an_estimate_beyond_all_integers_is_the_largest() -> None:
-    """As for hashes that somebody made up."""
+    """Such an estimate occurs only with forged hashes."""
     most = 2**63 - 1024
     assert DistinctCount("visitor").get_result(Sketch(tuple(range(100)), 100)).distinct == most
     columns = SketchColumns(np.arange(100), np.array([0, 100]), np.array([100]))

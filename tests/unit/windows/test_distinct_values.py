@@ -1,4 +1,4 @@
-"""Aggregates of the different values of a window: exact, and the same for any order of arrival."""
+"""Aggregates over the distinct values of a window are exact, whatever the order of arrival."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.windows.distinct_values import DistinctValues, distinct_values
 
 
 class Colour(enum.Enum):
-    """A type of text that is no text in Python."""
+    """An enumeration that is stored as text but is not a Python string."""
 
     RED = "red"
     BLUE = "blue"
@@ -40,7 +40,7 @@ def held(function: DistinctValues, values: list[Any]) -> Any:
 
 @given(st.lists(st.integers(-20, 20)), st.lists(st.integers(-20, 20)))
 def test_counts_and_sums_are_those_of_a_set(left: list[int], right: list[int]) -> None:
-    """Of one window, and of two that are merged; the state has few sorted runs."""
+    """This holds for one window and for two merged ones; the state has few sorted runs."""
     for kind, wanted in (("count", len({*left, *right})), ("sum", sum({*left, *right}))):
         function = aggregate(kind, int, pa.int64(), pa.int64())
         runs = held(function, left)
@@ -64,7 +64,7 @@ def test_counts_and_sums_are_those_of_a_set(left: list[int], right: list[int]) -
     ],
 )
 def test_values_of_each_type_are_told_apart(values: list[Any], kind: Any, arrow: Any, count: int) -> None:
-    """NaN equals NaN, and both zeros are equal, as in groups."""
+    """NaN equals NaN, and 0.0 equals -0.0, as in GROUP BY."""
     function = aggregate("count", kind, arrow, pa.int64())
     assert AggregatingState(function).accumulator_type == tuple[tuple[kind, ...], ...]
     for order in (values, values[::-1]):
@@ -72,7 +72,7 @@ def test_values_of_each_type_are_told_apart(values: list[Any], kind: Any, arrow:
 
 
 def test_means_are_double_or_exact() -> None:
-    """Of decimals rounded half away from zero; null without a value."""
+    """Means of decimals are rounded half away from zero; without values the mean is null."""
     doubles = aggregate("avg", float, pa.float64(), pa.float64())
     assert doubles.get_result(held(doubles, [1.0, 2.0, 1.0])) == 1.5
     assert doubles.get_result(()) is None
@@ -82,7 +82,7 @@ def test_means_are_double_or_exact() -> None:
 
 
 def test_a_sum_beyond_bigint_is_an_error_of_its_record() -> None:
-    """The same value again is none."""
+    """Adding a value that is already included is no error."""
     function = aggregate("sum", int, pa.int64(), pa.int64())
     found = held(function, [2**62, 2**62])
     with pytest.raises(OverflowError, match="beyond BIGINT"):

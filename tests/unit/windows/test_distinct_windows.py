@@ -1,4 +1,4 @@
-"""Distinct counts in jobs: what every kind of window counts, and what becomes of those that are open."""
+"""Distinct counts in jobs, for every kind of window, and when open windows are rescaled or changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def sessions(pages: ps.KeyedStream) -> ps.WindowedStream:
 
 
 def counted(records: Iterable[Any]) -> list[Found]:
-    """Page, bounds in milliseconds, and how many visitors."""
+    """Return page, bounds in milliseconds and number of visitors of each window."""
 
     def ms(at: Any) -> int | None:
         return None if at is None else (at - EPOCH) // MILLISECOND
@@ -81,7 +81,7 @@ VISITS = st.lists(
 
 
 def as_sessions(visits: list[Visit], gap: int) -> Iterable[tuple[str, int, int, list[Visit]]]:
-    """The sessions of all visits, in plain Python."""
+    """The model: the sessions of all visits, in plain Python."""
     for page in sorted({visit.page for visit in visits}):
         session: list[Visit] = []
         for visit in sorted((one for one in visits if one.page == page), key=lambda one: one.at):
@@ -98,7 +98,7 @@ def differing(visits: Iterable[Visit]) -> int:
 
 @given(VISITS, st.integers(0, 40))
 def test_tumbling_windows_and_sessions_count_as_sets_do(visits: list[Visit], cut: int) -> None:
-    """However the visits are cut into micro-batches; a window without a visitor counts none."""
+    """This holds however visits are divided into micro-batches; windows without visitors have count 0."""
     starts = {(visit.page, visit.at // 10 * 10) for visit in visits}
     by_window = [
         (page, at, at + 10, differing(one for one in visits if (one.page, one.at // 10 * 10) == (page, at)))
@@ -109,7 +109,7 @@ def test_tumbling_windows_and_sessions_count_as_sets_do(visits: list[Visit], cut
         job = BatchRunner(
             described(lambda pages, of=windows: of(pages).allowed_lateness("1h")), parallelism=2
         )
-        # Nothing fires before the end, for no watermark comes that far.
+        # No window fires before the end, since no watermark gets that far.
         assert not run(job, *(visit for visit in visits[:cut] if visit.at < 10))
         rest = [visit for visit in visits[:cut] if visit.at >= 10] + visits[cut:]
         last = {(one[0], one[1]): one for one in [*run(job, *rest), *run(job, ends=True)]}
@@ -117,7 +117,7 @@ def test_tumbling_windows_and_sessions_count_as_sets_do(visits: list[Visit], cut
 
 
 def test_sessions_that_merge_are_estimated_as_one() -> None:
-    """Two sessions of 300 visitors, 100 of them in both, which a visit between them makes one."""
+    """Two sessions of 300 visitors, 100 of them shared, are merged by a visit in between."""
     job = BatchRunner(described(sessions, accuracy=0.1))
     first = [Visit("a", 2, number) for number in range(300)]
     second = [Visit("a", 12, number) for number in range(200, 500)]
@@ -168,7 +168,7 @@ def test_every_kind_of_window_counts(case: str) -> None:
 
 
 def test_late_records_fire_a_window_again() -> None:
-    """With what they add, or do not."""
+    """Each firing includes the late visitor, who may be new or known."""
     job = BatchRunner(described(lambda pages: tumbling(pages).allowed_lateness("1h")))
     run(job, Visit("a", 1, 1), Visit("a", 2, 2), Visit("a", 30, 1))
     assert run(job, Visit("a", 3, 2)) == [("a", 0, 10, 2)]
@@ -197,7 +197,7 @@ def visits_of(numbers: Iterable[int]) -> list[Visit]:
 
 @pytest.mark.parametrize("windows", [tumbling, sessions])
 def test_open_windows_are_rescaled(windows: Windows) -> None:
-    """They continue as if nothing had happened, to the byte."""
+    """They continue with the same bytes."""
     straight, moved = (BatchRunner(described(windows, 0.1), parallelism=2) for _ in range(2))
     for job in (straight, moved):
         run(job, *visits_of(range(0, 2_000, 2)))
@@ -210,7 +210,7 @@ def test_open_windows_are_rescaled(windows: Windows) -> None:
 
 
 def test_a_job_with_another_accuracy_goes_on(tmp_path: Path) -> None:
-    """State is the same for every accuracy; what was left out stays so, and is told by the limit of the sketch."""
+    """State has the same form for every accuracy; dropped hashes stay dropped, as the sketch's limit records."""
     before = BatchRunner(described(tumbling, 0.1))
     run(before, *[Visit("a", 1, number) for number in range(3_000)])
     take_savepoint(before, str(tmp_path))
@@ -253,7 +253,7 @@ def test_a_dump_shows_the_hashes_and_can_be_loaded(file_format: Any) -> None:
 
 
 def test_the_accuracy_is_a_setting() -> None:
-    """Commands change it within its bounds; a trace tells it."""
+    """Commands change it within its bounds, and a trace shows it."""
     job = BatchRunner(described(tumbling))
 
     def send(kind: str, payload: Any = None) -> Any:
@@ -271,7 +271,7 @@ def test_the_accuracy_is_a_setting() -> None:
 
 
 def test_what_cannot_be_counted_is_refused() -> None:
-    """Values without a hash, and what is no accuracy, when the job is described."""
+    """The error comes when the job is described: for values that cannot be hashed, and invalid accuracies."""
     job = ps.Job("j")
     baskets = job.data_stream("baskets", schema=Basket, event_time="at", watermarks=ps.Watermarks.none())
     windowed = tumbling(baskets.key_by("page"))

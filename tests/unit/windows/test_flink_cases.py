@@ -1,4 +1,4 @@
-"""The window operator does what Flink's does, and what the reference model does."""
+"""The window operator emits what Flink and the reference model emit."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ FOREVER = 2**63 - 1
 
 @pytest.mark.parametrize("case_id", case_ids())
 def test_the_operator_emits_what_flink_emitted(case_id: str) -> None:
-    """Every case comes out as it came out of Flink, without an exception."""
+    """Every case gives Flink's output, without exceptions."""
     case = load_case(case_id)
     check(case, Driver(made_operator(case.spec)).run(case.elements), load_expected(case_id))
 
 
 def goes_by_order(spec: dict[str, Any]) -> bool:
-    """Whether an evictor goes by the order in merged sessions: ours is that of the sessions, the model's of arrival."""
+    """Whether an evictor depends on the order within merged sessions, which is by session here and by arrival
+    in the model.
+    """
     return spec["assigner"]["type"] in SESSIONS and spec["evictor"]["type"] in {"count", "delta"}
 
 
@@ -35,7 +37,7 @@ def goes_by_order(spec: dict[str, Any]) -> bool:
 def test_the_operator_emits_what_the_model_emits(
     drawn: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
-    """Whatever the windows and the stream; and each record is counted where the model has it."""
+    """This holds for any windows and stream; each record has the same fate as in the model."""
     spec, elements = drawn
     assume(not goes_by_order(spec))
     outcome = run(spec, elements)
@@ -51,7 +53,7 @@ def test_the_operator_emits_what_the_model_emits(
 @given(specs_and_elements(are_cleaned_up=True))
 @examples(40)
 def test_nothing_is_left_at_the_end(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
-    """Windows by event time that are cleaned up at all are gone with the final watermark, and so are their timers."""
+    """The final watermark removes all event-time windows that are ever cleaned up, with their timers."""
     spec, elements = drawn
     driver = Driver(made_operator(spec))
     driver.run([*elements, {"wm": FOREVER}])
@@ -65,7 +67,9 @@ def test_nothing_is_left_at_the_end(drawn: tuple[dict[str, Any], list[dict[str, 
 @given(specs_and_elements())
 @examples(60)
 def test_what_was_done_can_be_taken_back(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
-    """Each record and each timer is done, taken back, and done again, and comes out as if done once."""
+    """Each record and each timer is processed, undone and processed again, with the result of processing it
+    once.
+    """
     spec, elements = drawn
     operator = made_operator(spec)
 

@@ -1,4 +1,4 @@
-"""Windows as the guide of time has them: their settings, the clock, and what becomes of those that are open."""
+"""The examples of the guide to time: settings of windows, the clock, and changes to open windows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.testing.saved_states import rescale_runner
 
 @pytest.fixture
 def guide() -> Iterator[dict[str, Any]]:
-    """The names that the guide's Python makes."""
+    """Run the guide's Python code and return its names."""
     with python_of(GUIDE) as names:
         yield names
 
@@ -71,7 +71,7 @@ def test_every_parameter_is_a_setting(
     evictor: ps.Evictor | None,
     settings: list[str],
 ) -> None:
-    """By the name that the page has; a value that cannot be is refused, and so is one that holds from a time on."""
+    """Each has the documented name; invalid values are refused, and so is a start at an event time."""
     job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
     windows = pages.window(assigner)
     windows = windows if trigger is None else windows.trigger(trigger)
@@ -94,7 +94,7 @@ def test_every_parameter_is_a_setting(
 
 
 def test_the_command_of_the_guide_changes_windows(guide: dict[str, Any]) -> None:
-    """From the next window on, for all keys."""
+    """The change holds from the next window on, for all keys."""
     shop = Shop(guide, parallelism=2)
     shop.run((1, "tea", 5))
     shown = re.search(r"--kind set --target views --json '(.*)' --wait", GUIDE.read_text())
@@ -109,7 +109,7 @@ def test_the_command_of_the_guide_changes_windows(guide: dict[str, Any]) -> None
 
 
 def test_results_of_windows_are_stamped(guide: dict[str, Any]) -> None:
-    """With the version of the settings under which they fired."""
+    """The stamp is the version of the settings under which a result fired."""
     job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
     views = pages.window(ps.TumblingWindows("1m")).aggregate("views", guide["Views"]())
     views.stamp_control_version().sink_to("views")
@@ -120,7 +120,7 @@ def test_results_of_windows_are_stamped(guide: dict[str, Any]) -> None:
 
 
 def test_results_as_columns_are_stamped(guide: dict[str, Any]) -> None:
-    """As others are; and another aggregate counts from the next firing on."""
+    """They are stamped like other results; another aggregate counts from the next firing on."""
     job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
     pages.window(ps.TumblingWindows("1m")).mean("means", "seconds").stamp_control_version().sink_to("means")
     shop = Shop(guide, job)
@@ -133,7 +133,7 @@ def test_results_as_columns_are_stamped(guide: dict[str, Any]) -> None:
 
 
 def test_a_count_of_records_cannot_become_their_sum(guide: dict[str, Any]) -> None:
-    """There is no field to add up."""
+    """Without a field there is nothing to add up."""
     job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
     pages.window(ps.TumblingWindows("1m")).count("counts").sink_to("counts")
     receipt = Shop(guide, job).command("set", {"aggregate": "sum"}, target={"step": "counts"})
@@ -148,7 +148,7 @@ def by_clock(guide: dict[str, Any]) -> Shop:
 
 
 def test_windows_by_the_clock_fire_behind_their_last_millisecond(guide: dict[str, Any]) -> None:
-    """A record that comes within it is in the window."""
+    """Records within the last millisecond belong to the window."""
     shop = by_clock(guide)
     shop.run((1, "tea", 0))
     shop.job.now = NOW + dt.timedelta(milliseconds=999)
@@ -158,7 +158,7 @@ def test_windows_by_the_clock_fire_behind_their_last_millisecond(guide: dict[str
 
 
 def test_windows_by_the_clock_are_done_when_time_ends(guide: dict[str, Any]) -> None:
-    """Once, so that a later micro-batch has nothing of them."""
+    """They fire once, so that no later micro-batch repeats them."""
     shop = by_clock(guide)
     shop.run((1, "tea", 0))
     assert [one.value for one in shop.run(ends=True).output("views")] == [1]
@@ -167,7 +167,7 @@ def test_windows_by_the_clock_are_done_when_time_ends(guide: dict[str, Any]) -> 
 
 
 def test_all_records_share_the_windows_of_window_all(guide: dict[str, Any]) -> None:
-    """Under the key 0."""
+    """The shared key is 0."""
     job = ps.Job("other", key_groups=4)
     visits = job.data_stream("visits", schema=guide["Visit"], event_time=ps.INGESTION_TIME)
     visits.window_all(ps.TumblingWindows("1m")).aggregate("views", guide["Views"]()).sink_to("views")
@@ -178,7 +178,7 @@ def test_all_records_share_the_windows_of_window_all(guide: dict[str, Any]) -> N
 
 
 def test_a_global_window_fires_when_time_ends(guide: dict[str, Any]) -> None:
-    """Its bounds are null. Intervals of event time need watermarks; the end of time comes without them as well."""
+    """Its bounds are null. Event-time intervals need watermarks; the end of time comes without them."""
     for trigger in (ps.EventTimeTrigger(), ps.PurgingTrigger(ps.ContinuousEventTimeTrigger("1h"))):
         job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.none())
         windows = pages.window(ps.GlobalWindows()).trigger(trigger)
@@ -195,7 +195,7 @@ def test_a_global_window_fires_when_time_ends(guide: dict[str, Any]) -> None:
 
 
 def test_what_is_kept_of_open_windows_is_a_column(guide: dict[str, Any]) -> None:
-    """A list of windows for each key, as dumps have it."""
+    """The column has a list of windows for each key, as in dumps."""
     shop = Shop(guide)
     (node,) = (node for node in shop.job.plan.graph.steps() if node.step == "views")
     column = shop.job.plan.core(node).state_schema.field("@windows")
@@ -212,7 +212,7 @@ def test_what_is_kept_of_open_windows_is_a_column(guide: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("file_format", ["csv", "jsonl", "parquet"])
 def test_open_windows_come_back_from_a_dump(guide: dict[str, Any], file_format: Any) -> None:
-    """With all that belongs to them, whatever their parts are."""
+    """They return complete, for all kinds of window parts."""
     shop = Shop(guide)
     shop.run((1, "tea", 0, 70.0), (2, "jam", 7, 5.0), (1, "jam", 40, 3.0))
     dumped = 0
@@ -232,7 +232,7 @@ def test_open_windows_come_back_from_a_dump(guide: dict[str, Any], file_format: 
 
 
 def test_open_windows_are_rescaled(guide: dict[str, Any]) -> None:
-    """They fire as they would have, and time advances from the smallest watermark."""
+    """They fire unchanged, and time advances from the smallest watermark."""
     straight, moved = (Shop(guide, parallelism=2) for _ in range(2))
     pages = [f"page {number}" for number in range(20)]
     for shop in (straight, moved):
@@ -246,7 +246,7 @@ def test_open_windows_are_rescaled(guide: dict[str, Any]) -> None:
 
 
 def test_windows_that_are_declared_anew_go_on(guide: dict[str, Any]) -> None:
-    """Those that are open to their end, the others as they are declared now."""
+    """Open windows continue to their end; new ones follow the new declaration."""
 
     def declared(size: str) -> ps.Job:
         job, pages = described(guide, event_time="at", watermarks=ps.Watermarks.bounded("5s"))
@@ -296,6 +296,6 @@ class WithHandler(Refused):
 def test_what_a_window_function_cannot_have_is_refused(
     guide: dict[str, Any], function: ps.WindowFunction, said: str
 ) -> None:
-    """When the job is described."""
+    """The error comes when the job is described."""
     with pytest.raises(JobDefinitionError, match=re.escape(said)):
         guide["by_page"].window(ps.TumblingWindows("1m")).process("views", function, output=guide["Message"])

@@ -1,4 +1,4 @@
-"""The open windows of a key: timers in order, and everything can be taken back."""
+"""The open windows of a key: timers fire in order, and all changes can be undone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def opened() -> OpenWindows:
 
 
 def test_timers_are_in_order_and_each_is_there_once() -> None:
-    """By time, then by window."""
+    """Timers are sorted by time, then by window, without duplicates."""
     windows = opened()
     windows.add_timer("event_timers", 5, LATE, windows.panes[LATE])
     assert windows.event_timers == [(5, EARLY), (5, LATE), (10, EARLY), (30, LATE)]
@@ -37,7 +37,7 @@ def test_timers_are_in_order_and_each_is_there_once() -> None:
 
 
 def test_a_window_goes_with_its_timers() -> None:
-    """Those of others stay."""
+    """Timers of other windows stay."""
     windows = opened()
     windows.close(EARLY)
     assert windows.event_timers == [(5, LATE), (30, LATE)]
@@ -45,7 +45,7 @@ def test_a_window_goes_with_its_timers() -> None:
 
 
 def test_all_changes_can_be_taken_back() -> None:
-    """In one go, or back to a place in the journal."""
+    """They can be undone all at once, or back to a position in the journal."""
     windows = opened()
     before = picture(windows)
     windows.close(EARLY)
@@ -67,7 +67,7 @@ def test_all_changes_can_be_taken_back() -> None:
 
 
 def test_windows_that_touch_are_found() -> None:
-    """Where one ends as another begins, too."""
+    """This includes windows where one ends as another begins."""
     windows = opened()
     windows.open(Window(50, 60))
     assert windows.touching(Window(11, 19)) == []
@@ -80,14 +80,14 @@ def test_windows_that_touch_are_found() -> None:
 
 
 def test_windows_are_restored_with_their_timers() -> None:
-    """Of what their panes name."""
+    """The timers come from the stored panes."""
     windows = opened()
     restored = OpenWindows.of(reversed(windows.panes.items()))
     assert picture(restored) == picture(windows)
 
 
 def test_timers_of_many_keys_come_in_the_order_of_time() -> None:
-    """With those that firing registers, and not beyond the time."""
+    """This includes timers set by firings, and stops at the given time."""
     first, second = opened(), opened()
     fired: list[tuple[str, int]] = []
     for key, windows in in_time_order("event_timers", [("a", first), ("b", second)], 12):

@@ -1,4 +1,4 @@
-"""Several aggregates at once: columns give to the bit what records give one by one, and both what Python gives."""
+"""Combined aggregates: columns and single records give the same bits, equal to plain Python."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ RECORDS = st.lists(
 
 @given(RECORDS, st.integers(0, 30))
 def test_columns_give_what_records_give(records: list[tuple[int, Any]], cut: int) -> None:
-    """For three windows, in two batches, with the accumulators stored in between."""
+    """Three windows, two batches, with the accumulators stored in between."""
     function = aggregates(*ALL)
     assert isinstance(function, ColumnRecordAggregates)
     stored = stored_type(function)
@@ -89,7 +89,7 @@ def test_columns_give_what_records_give(records: list[tuple[int, Any]], cut: int
 
 
 def stored_type(function: RecordAggregates) -> pa.DataType:
-    """How accumulators are stored."""
+    """Return the storage type of accumulators."""
     from penstock.state.folded_states import AggregatingState
     from penstock.state.state_spec import value_spec
 
@@ -97,7 +97,7 @@ def stored_type(function: RecordAggregates) -> pa.DataType:
 
 
 def test_a_sum_beyond_bigint_is_an_error_of_its_record() -> None:
-    """Columns leave it to records, one of which then raises."""
+    """Columns fall back to single records, one of which then raises."""
     function = aggregates(("sum", "n", pa.int64(), int))
     assert isinstance(function, ColumnRecordAggregates)
     records = [KIND.python_class(None, 2**62, None, None, None) for _ in range(2)]
@@ -157,7 +157,7 @@ def test_merged_windows_are_those_of_all_records(values: list[decimal.Decimal]) 
 
 @pytest.mark.parametrize("values", [[math.nan, 1.0, 2.0], [1.0, math.nan, 2.0], [2.0, 1.0, math.nan]])
 def test_nan_is_the_largest_number_in_any_order(values: list[float]) -> None:
-    """Of the records of one window, and of windows that are merged."""
+    """This holds for records of one window, and for windows that are merged."""
     function = aggregates(("min", "x", pa.float64(), float), ("max", "x", pa.float64(), float))
     one = function.create_accumulator()
     merged = function.create_accumulator()

@@ -1,4 +1,4 @@
-"""Record counts: how many records a window has is an integer, however its windows are computed."""
+"""Record counts: the number of records in a window is an integer, however the window is computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from penstock.testing.batch_runner import BatchRunner
 
 @pytest.mark.parametrize("as_columns", [True, False])
 def test_the_number_of_records_of_a_window_is_an_integer(as_columns: bool) -> None:
-    """As columns and record by record; the other aggregates stay doubles, and no command chooses another."""
+    """It holds for columns and single records; other aggregates stay doubles, and no command selects another
+    one.
+    """
     job = ps.Job("shop", key_groups=2)
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
     windows: Any = visits.key_by("user").window(ps.TumblingWindows("1s"))

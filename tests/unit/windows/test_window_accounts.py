@@ -1,4 +1,4 @@
-"""The accounts of windows: of each record is told what became of it, in each micro-batch, whatever code does."""
+"""Window accounting: the fate of each record is counted in each micro-batch, whatever user code does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP, STREAM = "windows", "clicks"
 
 @dataclass
 class Click:
-    """A click; `whim` is what code makes of it."""
+    """A click; `whim` selects what user code does with it."""
 
     user: str | None
     at: int | None
@@ -39,12 +39,12 @@ class Pane:
     numbers: list[int]
 
 
-# The numbers of the records that functions have found in windows; they are noted before the functions raise.
+# The numbers of the records that functions have seen in windows; noted before the functions raise.
 SEEN: set[int] = set()
 
 
 class Whimsical(ps.WindowFunction):
-    """Raises at some windows, emits what does not fit for others."""
+    """Raises for some windows, emits values that do not fit for others."""
 
     window_state = int
     side_outputs = {"aside": Pane}
@@ -62,13 +62,13 @@ class Whimsical(ps.WindowFunction):
 
 
 class Merging(Whimsical):
-    """The same without a state for each window, so that setting it raises."""
+    """The same function without per-window state, so that setting it raises."""
 
     window_state = None
 
 
 class Counted(ps.AggregateFunction[Click, list[int], int]):
-    """Collects numbers; raises at some clicks, and makes of others what no window can keep."""
+    """Collects numbers; raises for some clicks, and makes unstorable values of others."""
 
     def create_accumulator(self) -> list[int]:
         return []
@@ -81,8 +81,8 @@ class Counted(ps.AggregateFunction[Click, list[int], int]):
         return [*accumulator, click.number]
 
     def get_result(self, accumulator: list[int]) -> int:
-        # A window that cannot keep a text may fire before it must. Whether the click counts or is a dead letter then
-        # depends on whether the window stays.
+        # A window with an unstorable text may fire before it is stored. Whether the click counts or is a dead
+        # letter then depends on whether the window stays.
         SEEN.update(map(int, accumulator))
         return len(accumulator)
 
@@ -91,7 +91,7 @@ class Counted(ps.AggregateFunction[Click, list[int], int]):
 
 
 class AtWill(ps.WindowAssigner):
-    """Gives a click one window, or two, or none; or raises."""
+    """Assigns a click to one window, two or none, or raises."""
 
     def assign(self, click: Click, time_ms: int) -> list[ps.Window]:
         if click.whim == 9:
@@ -101,7 +101,7 @@ class AtWill(ps.WindowAssigner):
 
 
 class Grudging(ps.Trigger):
-    """Fires at the end of a window, and at once for some clicks; raises at others, after it has made plans."""
+    """Fires at the end of a window, and at once for some clicks; raises for others, after setting timers."""
 
     state_type = int
     can_merge = True
@@ -185,7 +185,7 @@ def command(number: int, what: str) -> bytes:
 
 
 def numbers_of(result: BatchOutcome, stream: str) -> list[int]:
-    """Of the clicks that became dead letters."""
+    """Return the numbers of the clicks that became dead letters."""
     return [
         msgspec.json.decode(letter.raw)["number"] for letter in result.dead_letters if letter.stream == stream
     ]
@@ -209,10 +209,10 @@ def numbers_of(result: BatchOutcome, stream: str) -> list[int]:
 def test_the_accounts_of_windows_balance_in_each_micro_batch(
     stages: Any, assigner: str, way: str, key: Any
 ) -> None:
-    """Each record is in windows, late, without a window, or a dead letter; and never in two of these.
+    """Each record is in windows, late, without a window, or a dead letter, and never two of these.
 
-    The job counts the first three; that the counts are true is seen from the records: what functions have found in
-    windows when time has ended, what left as late, and what became a dead letter.
+    The job counts the first three. The test verifies the counts from the records: those that functions have
+    seen when time has ended, those that left as late, and those that became dead letters.
     """
     if assigner == "count" and way == "columns":
         way = "all"
@@ -241,7 +241,7 @@ def test_the_accounts_of_windows_balance_in_each_micro_batch(
         letters = numbers_of(result, STREAM)
         waits = is_paused(at_work)
         if waits:
-            # What waits is processed when the step is resumed.
+            # Held records are processed when the step is resumed.
             before, waiting = waiting, waiting + len(drawn) - len(letters)
             assert waiting >= before
             assert not any(found.values())
@@ -260,7 +260,7 @@ def test_the_accounts_of_windows_balance_in_each_micro_batch(
     assert not {*dead} & {*late}
     if way == "columns":
         return
-    # A record at which its window fires and raises was seen, and is a dead letter.
+    # A record whose window fires and raises was seen, and is a dead letter.
     seen = SEEN - {*dead}
     assert not seen & {*late}
     # An incomplete count is never emitted.

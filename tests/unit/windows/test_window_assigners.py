@@ -45,7 +45,7 @@ def assigned(assigner: WindowAssigner, time_ms: int) -> list[tuple[int, int]]:
 
 
 def test_a_window_ends_before_its_end() -> None:
-    """And the global one never."""
+    """The global window has no end."""
     assert Window(0, 1_000).max_timestamp == 999
     assert GLOBAL.max_timestamp == 2**63 - 1
 
@@ -61,7 +61,7 @@ def test_tumbling_windows_cover_all_times_once(time_ms: int, size: int, shift: i
 
 @given(times, sizes, sizes)
 def test_sliding_windows_are_all_that_contain_a_time(time_ms: int, size: int, slide: int) -> None:
-    """The latest start first; none in a gap."""
+    """They come latest start first; a time in a gap has none."""
     starts = range((time_ms - size) // slide * slide - slide, time_ms + slide + 1)
     expected = [(s, s + size) for s in starts if s % slide == 0 and s <= time_ms < s + size]
     assert assigned(SlidingWindows(ms(size), ms(slide)), time_ms) == expected[::-1]
@@ -69,7 +69,7 @@ def test_sliding_windows_are_all_that_contain_a_time(time_ms: int, size: int, sl
 
 @given(times, st.integers(1, 500), st.integers(1, 8))
 def test_cumulative_windows_grow_from_one_start(time_ms: int, step: int, steps: int) -> None:
-    """The shortest that contains the time first, the whole size last."""
+    """The shortest one containing the time comes first, the full size last."""
     size = step * steps
     start = time_ms // size * size
     expected = [(start, start + n * step) for n in range(1, steps + 1) if time_ms < start + n * step]
@@ -77,7 +77,7 @@ def test_cumulative_windows_grow_from_one_start(time_ms: int, step: int, steps: 
 
 
 def test_a_session_lasts_for_the_gap() -> None:
-    """Of the windows or of the record."""
+    """The gap is the assigner's or the record's."""
     assert assigned(SessionWindows("1s"), 5) == [(5, 1_005)]
     of_record = SessionWindows(lambda record: record)
     assert of_record.assign("2s", 5) == (Window(5, 2_005),)
@@ -100,7 +100,7 @@ def test_global_and_count_windows_have_no_bounds() -> None:
 
 
 def test_windows_are_of_one_kind_of_time() -> None:
-    """Which says how they fire unless they are told."""
+    """The kind of time is also the default for firing."""
     assert isinstance(TumblingWindows("1s").default_trigger(), EventTimeTrigger)
     for windows in (
         TumblingWindows("1s", time="processing"),
@@ -131,13 +131,13 @@ def test_windows_are_of_one_kind_of_time() -> None:
     ],
 )
 def test_what_makes_no_windows_is_refused(made: Callable[[], Any], said: str) -> None:
-    """When they are described, with what to do."""
+    """The error comes when they are described, and says what to do."""
     with pytest.raises(JobDefinitionError, match=said):
         made()
 
 
 def test_a_new_size_counts_from_the_next_window_on() -> None:
-    """What fits is what the parameters of now give."""
+    """New windows follow the current parameters."""
     size = Parameter("1s")
     windows = TumblingWindows(size)
     assert assigned(windows, 3_500) == [(3_000, 4_000)]
@@ -150,7 +150,7 @@ def test_a_new_size_counts_from_the_next_window_on() -> None:
 
 
 def test_a_window_of_a_new_size_is_cut_at_open_ones() -> None:
-    """On both sides; a record in an open one goes there."""
+    """It is cut on both sides; a record in an open window goes into that."""
     windows = TumblingWindows("5s")
     others = [Window(1_000, 2_000), Window(3_000, 4_000)]
 
@@ -167,7 +167,7 @@ def test_a_window_of_a_new_size_is_cut_at_open_ones() -> None:
 
 
 def test_overlapping_windows_of_old_and_new_parameters_go_on_side_by_side() -> None:
-    """Old ones until their end."""
+    """Old windows stay until their end."""
     slide, step = Parameter("1s"), Parameter("1s")
     sliding, cumulative = SlidingWindows("2s", slide), CumulativeWindows(step, "6s")
     slide.set("2s")
@@ -184,7 +184,7 @@ def test_overlapping_windows_of_old_and_new_parameters_go_on_side_by_side() -> N
 
 
 def test_the_same_window_is_not_made_for_each_record() -> None:
-    """What is remembered has a bound."""
+    """Windows are cached, and the cache is bounded."""
     windows = TumblingWindows("1s")
     assert windows.assign(None, 10) is windows.assign(None, 20)
     for start in range(5_000):
@@ -193,6 +193,6 @@ def test_the_same_window_is_not_made_for_each_record() -> None:
 
 
 def test_assigners_travel() -> None:
-    """To the workers."""
+    """They are pickled to the workers."""
     for windows in (TumblingWindows(Parameter("1s")), SlidingWindows("2s", "1s"), SessionWindows("1s")):
         assert pickle.loads(pickle.dumps(windows)).assign(None, 5) == windows.assign(None, 5)

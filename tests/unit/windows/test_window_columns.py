@@ -1,4 +1,4 @@
-"""The fast road of windows: as columns they emit and store what they do record by record, to the last byte."""
+"""The fast path of windows: as columns they emit and store the same bytes as record by record."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def job_of(
     found.sink_to("out")
     found.side_output("late").sink_to("late")
     if behind:
-        # The bounds of the last windows show the event times that travel beside records.
+        # The bounds of the last windows reveal the event times that travel beside records.
         again = found.key_by("sensor").window(ASSIGNERS[assigner](time)).count("again")
         for name, stream in (("again", again), ("again-late", again.side_output("late"))):
             stream.sink_to(name)
@@ -67,7 +67,7 @@ def job_of(
 
 @pytest.fixture
 def fast_runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each block of data went the fast road."""
+    """Return whether each block of data took the fast path."""
     found: list[bool] = []
     put = WindowColumnsRun._put_columns
 
@@ -80,7 +80,7 @@ def fast_runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def command(number: int, name: str, value: Any) -> bytes:
-    """A command that changes a setting of the step."""
+    """Return a command that changes a setting of the step."""
     told = {"id": str(number), "kind": "set", "target": {"step": "step"}, "payload": {name: value}}
     return json.dumps(told).encode()
 
@@ -107,7 +107,7 @@ BATCHES = st.lists(
 def test_both_roads_give_the_same_bytes(
     batches: Any, assigner: str, aggregate: str, time: str, lateness: str
 ) -> None:
-    """What is emitted, what is late, what is counted, and what is stored behind each micro-batch."""
+    """Compared are output, late records, counts, and the state after each micro-batch."""
     options: dict[str, Any] = {"aggregate": aggregate, "time": time, "lateness": lateness, "behind": True}
     fast, slow = job_of(assigner, **options), job_of(assigner, **options)
     for readings, passed, ends in batches:
@@ -148,7 +148,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
     ("kind", "assigner"), [*zip(VALUES, [*ASSIGNERS] * 3, strict=False), ("BIGINT", "cumulative")]
 )
 def test_both_roads_count_distinct_values_alike(kind: str, assigner: str, fast_runs: list[bool]) -> None:
-    """Also where estimates begin, with values that are missing, and while commands change the accuracy."""
+    """This includes counts large enough to be estimated, missing values, and commands that change the accuracy."""
 
     def described() -> BatchRunner:
         job = ps.Job("j", key_groups=3)
@@ -216,7 +216,7 @@ def test_what_cannot_be_added_up_is_refused() -> None:
 
 
 def test_a_command_chooses_another_aggregate_and_another_size() -> None:
-    """Of windows that are open the other aggregate counts at once; the size from the next window on."""
+    """Open windows use the other aggregate at once; the size holds from the next window on."""
     job = job_of(aggregate="sum")
     job.run({"readings": [("p", [Reading("a", 3, 1.0), Reading("a", 4, 3.0)])]})
 

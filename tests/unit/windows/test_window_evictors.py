@@ -1,4 +1,4 @@
-"""Window evictors: which records stay."""
+"""Window evictors: which records they keep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELEMENTS = [(100, 1.0), (300, 4.0), (200, 3.0), (250, 2.0)]
 def evicted(
     evictor: Evictor, elements: list[tuple[int, float]] = ELEMENTS
 ) -> tuple[list[float], list[float]]:
-    """What is left before and after."""
+    """Return the records that remain before and after the firing."""
     window, ctx = Window(0, 1_000), EvictorContext()
     before = evictor.evict_before(elements, len(elements), window, ctx)
     after = evictor.evict_after(elements, len(elements), window, ctx)
@@ -42,19 +42,19 @@ ALL = [1.0, 4.0, 3.0, 2.0]
     ],
 )
 def test_records_are_dropped_before_or_after(made: Callable[..., Evictor], kept: list[float]) -> None:
-    """The last that came, those near the latest time, those like the last one."""
+    """Count keeps the last ones, time those near the newest, delta those like the last one."""
     assert evicted(made(False)) == (kept, ALL)
     assert evicted(made(True)) == (ALL, kept)
     assert evicted(made(False), []) == evicted(made(True), []) == ([], [])
 
 
 def test_the_base_keeps_everything() -> None:
-    """One's own overrides what it wants."""
+    """Subclasses override one or both methods."""
     assert evicted(Evictor()) == (ALL, ALL)
 
 
 def test_bounds_may_change() -> None:
-    """From the next firing on."""
+    """A change holds from the next firing on."""
     count = Parameter(1)
     evictor = CountEvictor(count)
     assert evicted(evictor)[0] == [2.0]
@@ -72,6 +72,6 @@ def test_bounds_may_change() -> None:
     ],
 )
 def test_what_makes_no_evictor_is_refused(made: Callable[[], Any], said: str) -> None:
-    """With what to do."""
+    """The error says what to do."""
     with pytest.raises(JobDefinitionError, match=said):
         made()

@@ -1,4 +1,4 @@
-"""Window functions: records as they are, reduced, aggregated, and both with a function."""
+"""Window functions: all records, reduced, aggregated, and both combined with a function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sum:
 
 
 class Mean(AggregateFunction[float, Sum, float]):
-    """Changes the accumulator that it is given."""
+    """Changes its accumulator in place."""
 
     def create_accumulator(self) -> Sum:
         return Sum()
@@ -46,7 +46,7 @@ class Mean(AggregateFunction[float, Sum, float]):
 
 
 class Told(WindowFunction):
-    """What it is given, with the key and the window."""
+    """Emits what it receives, with the key and the window."""
 
     def process(self, key: Any, records: Any, ctx: WindowContext) -> Iterable[Any]:
         yield key, tuple(ctx.window), list(records)
@@ -64,7 +64,7 @@ class Windows:
         self.windows.commit()
 
     def until(self, watermark_ms: int) -> list[Any]:
-        """What is emitted when the watermark has come to a time."""
+        """Return what is emitted up to a watermark."""
         self.clock.watermark_ms = watermark_ms
         while self.windows.event_timers and self.windows.event_timers[0][0] <= watermark_ms:
             self.operator.fire_timer("event_timers", self.windows, "a", self.clock)
@@ -83,7 +83,7 @@ class Windows:
     ],
 )
 def test_a_window_emits_what_comes_of_its_records(contents: WindowContents, emitted: list[Any]) -> None:
-    """With an evictor that leaves all of them, too."""
+    """This includes an evictor that keeps all records."""
     for parts in ({}, {"evictor": CountEvictor(9)}):
         windows = Windows(contents, **parts)
         for time_ms, value in ((5, 3.0), (900, 1.0), (20, 2.0)):
@@ -98,14 +98,14 @@ def test_a_window_emits_what_comes_of_its_records(contents: WindowContents, emit
     ("contents", "emitted"), [(Reduced(max, Told()), [("a", (0, 1_000), [])]), (Aggregated(Mean()), [-1.0])]
 )
 def test_a_window_may_emit_when_all_is_evicted(contents: WindowContents, emitted: list[Any]) -> None:
-    """Nothing is reduced to nothing, and aggregated to what an empty accumulator gives."""
+    """A reduce without records gives nothing; an aggregate gives the result of an empty accumulator."""
     windows = Windows(contents, evictor=CountEvictor(0))
     windows.add(5, 3.0)
     assert windows.until(999) == emitted
 
 
 def test_accumulators_of_sessions_are_merged() -> None:
-    """So are values that were reduced."""
+    """Reduced values are merged too."""
     for contents, emitted in ((Aggregated(Mean()), 2.0), (Reduced(max), 3.0)):
         windows = Windows(contents, SessionWindows("100ms"))
         for time_ms, value in ((0, 3.0), (150, 1.0), (75, 2.0)):
@@ -115,7 +115,7 @@ def test_accumulators_of_sessions_are_merged() -> None:
 
 
 def test_what_a_function_changes_in_place_is_taken_back() -> None:
-    """It is given a copy of the accumulator, or of the value."""
+    """The function gets a copy of the accumulator or of the value."""
 
     def joined(best: Sum, other: Sum) -> Sum:
         best.total += other.total
@@ -137,7 +137,7 @@ def test_what_a_function_changes_in_place_is_taken_back() -> None:
 
 
 def test_a_function_keeps_state_until_the_window_goes() -> None:
-    """A value for each window."""
+    """Each window has its own value."""
 
     class Numbered(WindowFunction):
         window_state = int
@@ -156,7 +156,7 @@ def test_a_function_keeps_state_until_the_window_goes() -> None:
 
 
 def test_a_function_emits_aside() -> None:
-    """To what it declares, with the key and the time of the window."""
+    """Side outputs must be declared; they have the window's key and time."""
 
     class Aside(WindowFunction):
         side_outputs = {"alarms": "a INT"}
@@ -176,7 +176,7 @@ def test_a_function_emits_aside() -> None:
 
 
 def test_state_is_declared() -> None:
-    """Else there is none."""
+    """Undeclared state raises."""
 
     class Undeclared(WindowFunction):
         def process(self, key: Any, records: Any, ctx: WindowContext) -> None:
@@ -189,7 +189,7 @@ def test_state_is_declared() -> None:
 
 
 def test_folding_must_come_to_something() -> None:
-    """None stands for nothing."""
+    """A fold to None is refused, since None means no value."""
 
     class Nothing(Mean):
         def add(self, value: float, accumulator: Sum) -> Any:
@@ -225,13 +225,13 @@ class Stateful(Told):
     ],
 )
 def test_what_cannot_be_a_function_is_refused(made: Callable[[], Any], error: Any, said: str) -> None:
-    """When it is described, with what to do."""
+    """The error comes when it is described, and says what to do."""
     with pytest.raises(error, match=said):
         made()
 
 
 def test_an_aggregate_need_not_merge_where_records_are_kept() -> None:
-    """With an evictor they are, until the window fires."""
+    """With an evictor all records are kept until the window fires, so nothing is merged."""
     windows = Windows(Aggregated(Unmerged()), SessionWindows("100ms"), evictor=CountEvictor(2))
     for time_ms, value in ((0, 3.0), (150, 1.0), (75, 2.0)):
         windows.add(time_ms, value)

@@ -1,4 +1,4 @@
-"""The window operator: errors, changes while windows are open, and what parts go together."""
+"""The window operator: errors, changes while windows are open, and which parts can be combined."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def record(time_ms: int, value: float = 0.0) -> dict[str, Any]:
 
 
 def bounds(driver: Driver, elements: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    """Start, end and number of records of all panes."""
+    """Return start, end and number of records of all panes."""
     return [(pane["start"], pane["end"], len(pane["values"])) for pane in driver.run(elements)]
 
 
@@ -72,7 +72,7 @@ class FragileSession(Fragile):
 
 @pytest.mark.parametrize("assigner", [SlidingWindows("4s", "1s"), GlobalWindows()])
 def test_a_record_that_raises_leaves_no_trace(assigner: WindowAssigner) -> None:
-    """Neither in its other windows, nor in what was emitted, nor in the counts."""
+    """It is in none of its windows, emits nothing, and is not counted."""
     operator = WindowOperator(WindowSpec(assigner, AllRecords(Fragile()), trigger=CountTrigger(2)))
     windows, clock = OpenWindows(), Clock()
     operator.process(windows, "a", 5_000, 1, clock)
@@ -88,7 +88,7 @@ def test_a_record_that_raises_leaves_no_trace(assigner: WindowAssigner) -> None:
 
 
 def test_a_record_that_raises_leaves_sessions_apart() -> None:
-    """Which it would have merged."""
+    """The sessions that it would have merged stay separate."""
     operator = WindowOperator(
         WindowSpec(SessionWindows("100ms"), AllRecords(FragileSession()), trigger=CountTrigger(3))
     )
@@ -104,7 +104,7 @@ def test_a_record_that_raises_leaves_sessions_apart() -> None:
 
 
 def test_a_timer_that_raises_is_spent() -> None:
-    """What the function did is taken back, and the window is cleaned up all the same."""
+    """The function's changes are undone, but the window is still cleaned up."""
     operator = WindowOperator(WindowSpec(TumblingWindows("1s"), AllRecords(Fragile())))
     windows, clock = OpenWindows(), Clock()
     operator.process(windows, "a", 5, -1, clock)
@@ -117,7 +117,7 @@ def test_a_timer_that_raises_is_spent() -> None:
 
 
 def test_a_window_goes_on_firing_after_a_timer_that_raised() -> None:
-    """What the trigger planned stands; what the function kept does not."""
+    """The timers that the trigger set are kept; the function's state changes are not."""
     operator = WindowOperator(
         WindowSpec(TumblingWindows("1s"), AllRecords(Fragile()), trigger=ContinuousEventTimeTrigger("300ms"))
     )
@@ -132,7 +132,7 @@ def test_a_window_goes_on_firing_after_a_timer_that_raised() -> None:
 
 
 def test_a_trigger_that_raises_at_a_timer_changes_nothing() -> None:
-    """But that the timer is spent."""
+    """Only the timer is consumed."""
 
     class Raises(EventTimeTrigger):
         state_type = int
@@ -156,7 +156,7 @@ def test_a_trigger_that_raises_at_a_timer_changes_nothing() -> None:
 
 
 def test_a_window_is_cleaned_up_when_clearing_raises() -> None:
-    """Nothing is left of it."""
+    """No state of it remains."""
 
     class Raises(EventTimeTrigger):
         def clear(self, window: Window, ctx: TriggerContext) -> None:
@@ -183,7 +183,7 @@ def test_a_timer_of_a_window_that_has_vanished_does_nothing() -> None:
 
 
 def test_a_new_size_counts_from_the_next_window_on() -> None:
-    """Windows that are open continue, and none of a key overlap."""
+    """Open windows continue, and a key's windows never overlap."""
     size = Parameter("1s")
     driver = driven(TumblingWindows(size))
     driver.run([record(3_100), record(6_100)])
@@ -204,7 +204,7 @@ def test_a_new_size_counts_from_the_next_window_on() -> None:
 
 
 def test_windows_that_were_stored_under_another_size_go_on() -> None:
-    """Nothing is known of them when they are loaded."""
+    """Their old size is unknown when they are loaded."""
     driver = driven(TumblingWindows("1s"))
     driver.run([record(3_100)])
     changed = driven(TumblingWindows("5s"))
@@ -214,7 +214,7 @@ def test_windows_that_were_stored_under_another_size_go_on() -> None:
 
 
 def test_sliding_windows_that_are_open_go_on_beside_new_ones() -> None:
-    """Until their end."""
+    """They continue until their end."""
     size = Parameter("2s")
     driver = driven(SlidingWindows(size, "1s"))
     driver.run([record(1_500)])
@@ -228,7 +228,7 @@ def test_sliding_windows_that_are_open_go_on_beside_new_ones() -> None:
 
 
 def test_a_longer_gap_counts_for_records_that_come() -> None:
-    """Sessions that are open keep their ends."""
+    """Open sessions keep their ends."""
     gap = Parameter("100ms")
     driver = driven(SessionWindows(gap))
     driver.run([record(0)])
@@ -237,7 +237,7 @@ def test_a_longer_gap_counts_for_records_that_come() -> None:
 
 
 def test_a_longer_lateness_keeps_windows_that_are_open() -> None:
-    """Also those that get no record meanwhile, and whose cleanup was planned earlier."""
+    """This includes windows without new records, whose cleanup had been scheduled earlier."""
     lateness = Parameter("0s")
     driver = driven(TumblingWindows("1s"), lateness=lateness)
     driver.run([record(5)])
@@ -253,7 +253,7 @@ def test_a_longer_lateness_keeps_windows_that_are_open() -> None:
 
 
 def test_a_window_whose_lateness_has_grown_is_cleaned_up_without_a_record() -> None:
-    """At the new time."""
+    """It is cleaned up at the new time."""
     lateness = Parameter("0s")
     driver = driven(TumblingWindows("1s"), lateness=lateness)
     driver.run([record(5)])
@@ -265,7 +265,7 @@ def test_a_window_whose_lateness_has_grown_is_cleaned_up_without_a_record() -> N
 
 
 def test_a_window_fires_nothing_when_all_was_evicted_after_it() -> None:
-    """It emits an empty pane only when it had records to evict before."""
+    """An empty pane is emitted only if there were records before eviction."""
     continuous = ContinuousEventTimeTrigger("300ms")
     after = driven(TumblingWindows("1s"), trigger=continuous, evictor=CountEvictor(0, after=True))
     assert bounds(after, [record(5), {"wm": 700}]) == [(0, 1_000, 1)]
@@ -274,7 +274,7 @@ def test_a_window_fires_nothing_when_all_was_evicted_after_it() -> None:
 
 
 def test_a_shorter_lateness_makes_records_late() -> None:
-    """Windows go at the time that was planned, at the latest."""
+    """Windows are cleaned up at the scheduled time at the latest."""
     lateness = Parameter("1s")
     driver = driven(TumblingWindows("1s"), lateness=lateness)
     driver.run([record(5), {"wm": 1_500}])
@@ -286,7 +286,7 @@ def test_a_shorter_lateness_makes_records_late() -> None:
 
 
 def test_a_session_is_not_merged_by_a_record_that_is_late_now() -> None:
-    """It stays as it was."""
+    """The session does not change."""
     lateness = Parameter("1s")
     driver = driven(SessionWindows("100ms"), lateness=lateness)
     driver.run([record(0), {"wm": 500}])
@@ -297,7 +297,7 @@ def test_a_session_is_not_merged_by_a_record_that_is_late_now() -> None:
 
 
 def test_nothing_is_kept_of_a_global_window_that_is_purged() -> None:
-    """So keys that come once do not pile up."""
+    """So keys that occur once do not accumulate."""
     driver = driven(CountWindows(2))
     assert len(driver.run([record(1), record(2)])) == 1
     assert not driver.keys["a"].panes
@@ -306,14 +306,14 @@ def test_nothing_is_kept_of_a_global_window_that_is_purged() -> None:
 
 
 def test_contents_of_merged_sessions_stand_the_earlier_session_first() -> None:
-    """And the record that has merged them last; Flink leaves it to chance."""
+    """The record that merged them is last; Flink leaves this order undefined."""
     driver = driven(SessionWindows("100ms"))
     panes = driver.run([record(150, 1.0), record(0, 2.0), record(160, 3.0), record(75, 4.0), {"wm": 999}])
     assert [pane["values"] for pane in panes] == [[2.0, 1.0, 3.0, 4.0]]
 
 
 def test_every_record_is_counted_once() -> None:
-    """In a window, late, or in a gap without being late."""
+    """Each is in a window, late, or in a gap without being late."""
     driver = driven(SlidingWindows("1s", "2s"), late_output=True)
     driver.run([record(100), record(1_500), {"wm": 1_700}, record(200), record(1_600), record(1_800)])
     emitted = driver.operator.emitted
@@ -327,7 +327,7 @@ def test_every_record_is_counted_once() -> None:
 
 
 def test_windows_are_kept_by_key() -> None:
-    """One operator serves all of them, in the order of time."""
+    """One operator serves all keys, in the order of time."""
     operator = WindowOperator(WindowSpec(TumblingWindows("1s"), Reduced(max)))
     driver = Driver(operator)
     for key, time_ms in (("b", 1_500), ("a", 2_500), ("b", 2_400)):
@@ -368,6 +368,6 @@ def test_windows_are_kept_by_key() -> None:
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(made: Callable[[], Any], said: str) -> None:
-    """When the windows are described, with what to do."""
+    """The error comes when the windows are described, and says what to do."""
     with pytest.raises(JobDefinitionError, match=said):
         made()

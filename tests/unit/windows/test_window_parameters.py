@@ -1,4 +1,4 @@
-"""Parameters: checked where they are used, and changed while windows are open."""
+"""Parameters: validated at every use, and changeable while windows are open."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.windows.window_parameters import Parameter
 
 
 def test_a_duration_is_kept_in_milliseconds() -> None:
-    """However it is given."""
+    """Durations may be given in any supported form."""
     assert Parameter.duration("5s", "the size").value == 5_000
     assert Parameter.duration(dt.timedelta(minutes=1), "the size").value == 60_000
     assert Parameter.duration(Parameter("500ms"), "the size").value == 500
 
 
 def test_a_change_counts_as_a_version() -> None:
-    """A value that stays the same is no change, however it is written."""
+    """An equal value is no change, in whatever form it is given."""
     size = Parameter("5s")
     assert Parameter.duration(size, "the size") is size
     size.set("5000ms")
@@ -31,7 +31,7 @@ def test_a_change_counts_as_a_version() -> None:
 
 @pytest.mark.parametrize("refused", ["0s", "soon", 5, None])
 def test_a_change_is_checked_as_the_first_value(refused: Any) -> None:
-    """What is refused changes nothing."""
+    """A refused change has no effect."""
     size = Parameter.duration("5s", "the size of the window")
     with pytest.raises(JobDefinitionError, match="the size of the window is"):
         size.set(refused)
@@ -55,7 +55,7 @@ def test_a_threshold_is_a_number(given: Any) -> None:
 
 
 def test_a_parameter_may_be_used_twice() -> None:
-    """As the same thing only."""
+    """Both uses must be of the same kind."""
     shared = Parameter("5s")
     Parameter.duration(shared, "the gap")
     Parameter.duration(shared, "the lateness", min_ms=2_000)
@@ -66,7 +66,7 @@ def test_a_parameter_may_be_used_twice() -> None:
 
 
 def test_parameters_travel() -> None:
-    """With what they have come to, and with their checks."""
+    """They keep their current values and validation when pickled."""
     size = Parameter.duration("5s", "the size")
     size.set("6s")
     there = pickle.loads(pickle.dumps(size))

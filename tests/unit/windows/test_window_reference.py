@@ -13,19 +13,19 @@ from window_streams import EVENT_TIME, is_valid, specs_and_elements
 
 FOREVER = 2**63 - 1
 
-# None of these cases has a tag by which it would be compared less strictly.
+# None of these cases has a tag that would relax the comparison.
 
 
 @pytest.mark.parametrize("case_id", case_ids())
 def test_the_model_emits_what_flink_emitted(case_id: str) -> None:
-    """Every case comes out of the model as it came out of Flink, without an exception."""
+    """Every case gives Flink's output, without exceptions."""
     case = load_case(case_id)
     check(case, windowed(case.spec, case.elements), load_expected(case_id))
 
 
 @pytest.mark.parametrize("case_id", case_ids())
 def test_the_model_accounts_for_every_record_of_a_case(case_id: str) -> None:
-    """What becomes of a record is told for every record."""
+    """The model reports the fate of every record."""
     case = load_case(case_id)
     assert_accounted_for(run(case.spec, case.elements))
 
@@ -33,7 +33,7 @@ def test_the_model_accounts_for_every_record_of_a_case(case_id: str) -> None:
 @given(specs_and_elements())
 @examples(60)
 def test_the_model_accounts_for_every_record(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
-    """Whatever the windows and the stream, what becomes of a record is told, and the drawn windows are valid."""
+    """This holds for any windows and stream, and the drawn windows are valid."""
     spec, elements = drawn
     assert is_valid(spec)
     outcome = run(spec, elements)
@@ -41,13 +41,13 @@ def test_the_model_accounts_for_every_record(drawn: tuple[dict[str, Any], list[d
     assert_accounted_for(outcome)
 
 
-# Only some kinds of windows go by event time, and by chance hardly any of the first examples may.
+# Only some kinds of windows use event time, and the first examples may have few of them by chance.
 @settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(specs_and_elements())
 def test_nothing_is_left_behind_the_final_watermark(
     drawn: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
-    """Windows of event time that are cleaned up at all are gone at the end, with all their timers."""
+    """The final watermark removes all event-time windows that are ever cleaned up, with all their timers."""
     spec, elements = drawn
     assume(spec["assigner"]["type"] in EVENT_TIME and spec["lateness"] < FOREVER)
     outcome = run(spec, [*elements, {"wm": FOREVER}])
@@ -55,7 +55,7 @@ def test_nothing_is_left_behind_the_final_watermark(
 
 
 def assert_accounted_for(outcome: Outcome) -> None:
-    """Every record is in one place, and if it is in no pane there is a reason."""
+    """Check that every record is in one place, and that there is a reason if it is in no pane."""
     places = [outcome.accepted, outcome.late, outcome.dropped_late, outcome.dropped_in_gap]
     assert sum(map(len, places)) == len(outcome.records)
     assert set().union(*places) == outcome.records
@@ -66,7 +66,7 @@ def assert_accounted_for(outcome: Outcome) -> None:
 
 
 def windows(assigner: dict[str, Any], **parts: Any) -> dict[str, Any]:
-    """A spec that has what is usual in all that is not given."""
+    """Return a spec with defaults for everything that is not given."""
     usual = {"trigger": {"type": "default"}, "evictor": {"type": "none"}, "lateness": 0, "late_output": True}
     return {"assigner": assigner, **usual, **parts}
 
@@ -77,7 +77,7 @@ def record(ts: int, v: float = 0, key: str = "a", **more: Any) -> dict[str, Any]
 
 
 def panes(spec: dict[str, Any], *elements: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """The bounds and values of the panes that come out; of late records, their values."""
+    """Return the bounds and values of emitted panes, and the values of late records."""
     return [
         ("late", emission["late"]["v"])
         if "late" in emission
@@ -91,7 +91,7 @@ CONTINUOUS = {"type": "continuous_event_time", "interval": 3}
 
 
 def test_cumulative_windows_grow_up_to_their_size() -> None:
-    """A record is in its step of the window and in all that follow, which fire shortest first."""
+    """A record is in its step of the window and all longer ones, which fire shortest first."""
     spec = windows({"type": "cumulative", "step": 5, "size": 15, "offset": 1})
     assert panes(spec, record(1, 1), record(6, 2), record(15, 3), record(16, 4), {"wm": FOREVER}) == [
         (1, 6, [1]),
@@ -110,14 +110,16 @@ def test_a_late_record_fires_the_latest_window_first() -> None:
 
 
 def test_a_record_in_a_gap_is_counted_when_it_vanishes() -> None:
-    """A record between two windows is in none; it is late only behind the watermark."""
+    """A record between two windows is in none; it counts as late only after the watermark has passed it."""
     spec = windows({"type": "sliding", "size": 5, "slide": 10}, late_output=False)
     outcome = run(spec, [record(7), {"wm": 7}, record(7), record(8)])
     assert (outcome.dropped_in_gap, outcome.dropped_late, outcome.late) == ({0, 3}, {2}, set())
 
 
 def test_lateness_without_an_end_lasts_until_the_final_watermark() -> None:
-    """With the greatest lateness windows are never cleaned up, yet behind the final watermark everything is late."""
+    """With the greatest lateness windows are never cleaned up, but after the final watermark every record is
+    late.
+    """
     spec = windows(TUMBLING, lateness=FOREVER)
     elements = [record(1, 1), {"wm": 10**15}, record(2, 2), {"wm": FOREVER}, record(3, 3)]
     assert panes(spec, *elements) == [(0, 10, [1]), (0, 10, [1, 2]), ("late", 3)]
@@ -132,7 +134,9 @@ def test_a_watermark_that_does_not_rise_fires_nothing() -> None:
 
 
 def test_continuous_firing_begins_later_before_zero() -> None:
-    """Negative times are rounded up, so that the first firing is one interval later than it would be behind zero."""
+    """Negative times are rounded up, so the first firing is one interval later than it would be for positive
+    times.
+    """
     spec = windows(TUMBLING, trigger=CONTINUOUS)
     fired = [pane["time"] for pane in windowed(spec, [record(-9), {"wm": -1}])]
     assert fired == [-6, -3, -1]
@@ -141,7 +145,7 @@ def test_continuous_firing_begins_later_before_zero() -> None:
 
 
 def test_a_merge_brings_back_the_earlier_of_two_firings() -> None:
-    """Of the next firings of merged sessions the earliest counts, and from there all intervals are gone through."""
+    """Of the next firings of merged sessions the earliest counts, and all intervals from there on fire."""
     spec = windows({"type": "session", "gap": 6}, trigger=CONTINUOUS, lateness=100)
     fired = windowed(spec, [record(0), {"wm": 12}, record(11), record(6), {"wm": 13}, {"wm": 16}])
     assert [(pane["cause"], pane.get("time"), pane["end"]) for pane in fired] == [
@@ -156,7 +160,9 @@ def test_a_merge_brings_back_the_earlier_of_two_firings() -> None:
 
 
 def test_an_evictor_may_leave_an_empty_pane() -> None:
-    """If all is evicted before the firing an empty pane comes out; if nothing is there to evict, none does."""
+    """If everything is evicted before the firing, an empty pane is emitted; if there was nothing to evict,
+    none is.
+    """
     everything = {"type": "count", "n": 0}
     elements = [record(1, 1), {"wm": 9}, record(2, 2)]
     before = windows(TUMBLING, evictor={**everything, "after": False}, lateness=5)
@@ -166,7 +172,7 @@ def test_an_evictor_may_leave_an_empty_pane() -> None:
 
 
 def test_an_old_late_record_is_evicted_by_its_own_firing() -> None:
-    """The time evictor goes by the latest record of the pane, not by the watermark."""
+    """The time evictor uses the latest record of the pane, not the watermark."""
     spec = windows(TUMBLING, evictor={"type": "time", "ms": 3, "after": False}, lateness=5)
     assert panes(spec, record(8, 1), {"wm": 9}, record(5, 2), record(6, 3)) == [
         (0, 10, [1]),
@@ -184,7 +190,7 @@ def test_global_windows_fire_at_the_end_of_the_stream() -> None:
 
 
 def test_sliding_count_windows_begin_short() -> None:
-    """Every so many records the last ones come out, as many as there are; a longer slide leaves records out."""
+    """Every n records the last ones are emitted, fewer at first; a slide longer than the size skips records."""
     numbers = [record(0, n) for n in range(1, 7)]
     spec = windows({"type": "count_sliding", "n": 3, "slide": 2})
     assert [values for *_, values in panes(spec, *numbers)] == [[1, 2], [2, 3, 4], [4, 5, 6]]
@@ -194,7 +200,7 @@ def test_sliding_count_windows_begin_short() -> None:
 
 
 def test_windows_of_processing_time_do_not_heed_the_watermark() -> None:
-    """What is open at the final watermark stays open; no record is late."""
+    """Windows open at the final watermark stay open; no record is late."""
     spec = windows({"type": "pt_sliding", "size": 10, "slide": 5})
     elements = [record(0, 1), {"pt": 3}, {"wm": FOREVER}, record(0, 2), {"pt": 6}, record(0, 3)]
     assert panes(spec, *elements) == [(-5, 5, [1, 2])]
@@ -202,7 +208,7 @@ def test_windows_of_processing_time_do_not_heed_the_watermark() -> None:
 
 
 def test_a_window_of_processing_time_may_close_and_open_in_one_instant() -> None:
-    """A record in the last instant of a window, behind its firing, opens it again; a case can be tagged for that."""
+    """A record in a window's last instant, after its firing, reopens it; a case can be tagged for that."""
     spec = windows({"type": "pt_tumbling", "size": 10})
     elements = [record(0, 1), {"pt": 9}, record(0, 2), {"pt": 10}]
     assert panes(spec, *elements) == [(0, 10, [1]), (0, 10, [2])]
@@ -214,7 +220,7 @@ def test_a_window_of_processing_time_may_close_and_open_in_one_instant() -> None
 
 
 def test_a_trigger_of_processing_time_loses_the_tail_of_an_event_time_window() -> None:
-    """Windows of event time are cleaned up by the watermark, without a firing that the trigger does not ask for."""
+    """Event-time windows are cleaned up by the watermark, without a firing unless the trigger asks for one."""
     spec = windows(
         {"type": "tumbling", "size": 100}, trigger={"type": "continuous_processing_time", "interval": 5}
     )
@@ -224,7 +230,7 @@ def test_a_trigger_of_processing_time_loses_the_tail_of_an_event_time_window() -
 
 
 def test_a_delta_is_not_forgotten_by_a_purge() -> None:
-    """The record that fired last is compared with, although it is no longer in the window."""
+    """The record of the last firing is still compared with, although the window has been purged."""
     delta = {"type": "delta", "threshold": 1.0}
     spec = windows({"type": "global"}, trigger={"type": "purging", "of": delta})
     numbers = [record(0, v) for v in (0, 1, 2, 3, 4)]
@@ -232,9 +238,9 @@ def test_a_delta_is_not_forgotten_by_a_purge() -> None:
 
 
 def test_a_record_with_the_bounds_of_a_merged_session_joins_it() -> None:
-    """The contents of a merged session stay when a record comes whose own session is exactly that one.
+    """A merged session keeps its contents when a record arrives whose own session has exactly its bounds.
 
-    This is where the model is different from Flink, whose code looks for the contents elsewhere from then on.
+    Here the model differs from Flink, whose code then looks for the contents in another place.
     """
     spec = windows({"type": "dynamic_session"})
     elements = [record(0, 1, gap=10), record(5, 2, gap=10), record(0, 3, gap=15), {"wm": 14}]
@@ -256,7 +262,7 @@ def test_a_session_needs_a_gap() -> None:
     ids=["up to the end of time", "up to the end of a window that stays open"],
 )
 def test_firing_for_ever_is_an_error(spec: dict[str, Any], end: dict[str, Any]) -> None:
-    """A continuous trigger that would never come to an end is stopped."""
+    """A continuous trigger that would fire for ever is stopped."""
     with pytest.raises(EndlessFiringError, match="for element 1"):
         run(spec, [record(1), end])
 
@@ -286,13 +292,13 @@ def test_firing_for_ever_is_an_error(spec: dict[str, Any], end: dict[str, Any]) 
     ids=str,
 )
 def test_what_does_not_go_together_is_not_valid(spec: dict[str, Any]) -> None:
-    """Windows that Flink refuses, or for which a part has no meaning, are not valid."""
+    """Windows are invalid if Flink refuses them, or if a part has no meaning for them."""
     assert not is_valid(spec)
 
 
 @pytest.mark.parametrize("case_id", case_ids())
 def test_the_windows_of_every_case_are_valid(case_id: str) -> None:
-    """What Flink has run is valid."""
+    """Everything that Flink has run is valid."""
     assert is_valid(load_case(case_id).spec)
 
 
@@ -318,14 +324,16 @@ def test_the_windows_of_every_case_are_valid(case_id: str) -> None:
     ],
 )
 def test_a_difference_is_found(change: Any) -> None:
-    """What is not as expected fails, and the case is named."""
+    """A difference fails the check and names the case."""
     case, expected = load_case("101"), load_expected("101")
     with pytest.raises(AssertionError, match="Case 101: "):
         check(case, change(expected), expected)
 
 
 def test_what_is_chance_is_not_compared() -> None:
-    """Panes of timers of one time, and values of sessions, come in any order; other panes tell what they like."""
+    """Panes of timers with one time, and values of sessions, may be in any order; extra fields of panes are
+    ignored.
+    """
     timers = Case("x", "", windows(TUMBLING), ())
     two = windowed(timers.spec, [record(1, 1), record(2, 2), record(1, 3, key="b"), {"wm": 9}])
     check(timers, two[::-1], two)

@@ -30,7 +30,7 @@ class Shop:
 
 
 class Total(ps.AggregateFunction[Sale, list[float], Any]):
-    """Collects amounts; subclasses say what comes of them."""
+    """Collects amounts; subclasses define the result."""
 
     def create_accumulator(self) -> list[float]:
         return []
@@ -69,7 +69,7 @@ BOUNDS = {"window_start": NOW, "window_end": NOW + dt.timedelta(seconds=2)}
 
 
 def results(*key: str, function: Total, windows: ps.WindowAssigner | None = None) -> list[dict[str, Any]]:
-    """What the windows of the sales emit when the stream has ended, in the order of the keys."""
+    """Return the results of the sales at the end of the stream, ordered by key."""
     job = ps.Job("sales")
     sales = job.data_stream("sales", schema=Sale, event_time=ps.INGESTION_TIME)
     windowed = sales.key_by(*key).window(windows or ps.TumblingWindows("2s"))
@@ -82,7 +82,7 @@ def results(*key: str, function: Total, windows: ps.WindowAssigner | None = None
 
 
 def test_a_result_that_is_a_record_gives_its_fields() -> None:
-    """They stand behind those of the key and the bounds."""
+    """They follow the key's fields and the bounds."""
     found = results("shop", function=AsRecord())
     assert found == [
         {"shop": "a", **BOUNDS, "amount": 5.0, "count": 2},
@@ -92,7 +92,7 @@ def test_a_result_that_is_a_record_gives_its_fields() -> None:
 
 
 def test_a_result_that_is_a_value_is_the_field_value() -> None:
-    """A number, one that may be missing, a list."""
+    """Such a value is a number, an optional one, or a list."""
     assert [row["value"] for row in results("shop", function=AsNumber())] == [5.0, 5.0]
     assert [row["value"] for row in results("shop", function=AsNumberPerhaps())] == [5.0, None]
     assert [row["value"] for row in results("shop", function=AsList())] == [[2.0, 3.0], [5.0]]

@@ -1,4 +1,4 @@
-"""Window triggers: what they decide where Flink's cases do not say it."""
+"""Window triggers: decisions that Flink's cases do not cover."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def values(driver: Driver, elements: list[dict[str, Any]]) -> list[list[float]]:
 
 
 def test_a_count_may_change() -> None:
-    """What was counted so far stays."""
+    """The count so far is kept."""
     count = Parameter(3)
     driver = driven(CountTrigger(count))
     assert values(driver, [record(1), record(2)]) == []
@@ -54,7 +54,7 @@ def test_a_count_may_change() -> None:
 
 
 def test_an_interval_may_change() -> None:
-    """The next firing is as it was planned."""
+    """The next firing stays as scheduled."""
     interval = Parameter("100ms")
     driver = driven(ContinuousEventTimeTrigger(interval))
     driver.run([record(1)])
@@ -63,7 +63,7 @@ def test_an_interval_may_change() -> None:
 
 
 def test_a_threshold_may_change() -> None:
-    """From the next record on."""
+    """The change holds from the next record on."""
     threshold = Parameter(5.0)
     driver = driven(DeltaTrigger(threshold, lambda old, new: new["v"] - old["v"]))
     driver.run([record(1, 1.0), record(2, 5.0)])
@@ -72,7 +72,7 @@ def test_a_threshold_may_change() -> None:
 
 
 def test_continuous_firing_of_a_window_without_an_end_stops_with_the_stream() -> None:
-    """It fires as it had planned, and at the end, but not at each interval until the end of time."""
+    """It fires at the scheduled time and at the end, but not at each interval until the end of time."""
     driver = driven(ContinuousEventTimeTrigger("100ms"), GlobalWindows())
     assert [pane["time"] for pane in driver.run([record(1), {"wm": 250}, {"wm": END}])] == [
         100,
@@ -92,7 +92,7 @@ def test_continuous_firing_by_the_clock_outlasts_the_end_by_event_time() -> None
 
 
 def test_purging_passes_on_what_the_other_needs() -> None:
-    """Its state, merging and timers; a purge alone stays one."""
+    """State, merging and timers are the inner trigger's; a bare purge stays one."""
 
     class Purges(NeverTrigger):
         def on_event_time(self, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
@@ -107,7 +107,7 @@ def test_purging_passes_on_what_the_other_needs() -> None:
 
 
 class Recording(Trigger):
-    """Writes down what it is asked, and keeps how many records it has seen."""
+    """Records the calls it receives, and keeps a count of records."""
 
     state_type = int
     can_merge = True
@@ -146,7 +146,9 @@ class Recording(Trigger):
 
 
 def test_ones_own_trigger_is_asked() -> None:
-    """At records, timers and at the end; a timer is called once, and the one that cleans up cannot be deleted."""
+    """It is called for records, timers and at the end; a timer fires once, and the cleanup timer cannot be
+    deleted.
+    """
     trigger = Recording()
     driver = driven(trigger)
     panes = driver.run([record(100), {"wm": 500}, {"pt": 5}, {"wm": 999}])
@@ -163,7 +165,7 @@ def test_ones_own_trigger_is_asked() -> None:
 
 
 def test_ones_own_trigger_merges() -> None:
-    """It is given the states of the merged windows, the earliest first; then each of those is cleared."""
+    """It gets the states of the merged windows, earliest first; then each of those is cleared."""
     trigger = Recording()
     driver = driven(trigger, SessionWindows("100ms"))
     driver.run([record(150), record(0), record(10), record(80)])
@@ -179,7 +181,7 @@ def test_ones_own_trigger_merges() -> None:
 
 
 class Careless(Trigger):
-    """Does with the context what it is told."""
+    """Calls the context with whatever it is given."""
 
     def __init__(self, act: Callable[[TriggerContext], Any]) -> None:
         self._act = act
@@ -201,7 +203,7 @@ class Careless(Trigger):
 def test_what_a_trigger_cannot_do(
     act: Callable[[TriggerContext], Any], error: type[Exception], said: str
 ) -> None:
-    """Is told, and the record leaves no trace."""
+    """The error says so, and the record leaves no trace."""
     driver = driven(Careless(act))
     with pytest.raises(error, match=said):
         driver.run([record(1)])
@@ -223,13 +225,13 @@ def test_what_a_trigger_cannot_do(
     ],
 )
 def test_what_makes_no_trigger_is_refused(made: Callable[[], Any], said: str) -> None:
-    """With what to do."""
+    """The error says what to do."""
     with pytest.raises(JobDefinitionError, match=said):
         made()
 
 
 def test_the_base_of_triggers_only_waits() -> None:
-    """Timers that a trigger does not know do nothing."""
+    """Timers unknown to a trigger have no effect."""
     ctx = TriggerContext(keeps_state=False)
     for trigger in (Trigger(), EventTimeTrigger(), ProcessingTimeTrigger(), NeverTrigger()):
         assert trigger.on_event_time(5, Window(0, 10), ctx) is TriggerResult.CONTINUE

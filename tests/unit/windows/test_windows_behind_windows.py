@@ -1,4 +1,4 @@
-"""Windows behind windows: what the first emit counts at their ends, and the second take all of it in its turn."""
+"""Chained windows: results have the last time of their window, and the second windows take all of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def top(one: Any, other: Any) -> Any:
 
 
 def job_of(lateness: str = "0s", again: str = "0s") -> ps.Job:
-    """The user with the most visits in each ten milliseconds."""
+    """Return a job that finds the user with the most visits in each ten milliseconds."""
     job = ps.Job("j", key_groups=5)
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
     windowed = visits.key_by("user").window(ps.TumblingWindows("10ms")).allowed_lateness(lateness)
@@ -53,13 +53,13 @@ def run(job: BatchRunner, *visits: Visit, ends: bool = False) -> BatchOutcome:
 
 
 def told(result: BatchOutcome, sink: str = "top") -> list[tuple[str, int, float]]:
-    """User, start and number of visits."""
+    """Return user, start and number of visits of each result."""
     return [(one.user, (one.window_start - EPOCH) // MILLISECOND, one.value) for one in result.output(sink)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_second_windows_fire_with_the_first(partitions: int) -> None:
-    """In the same micro-batch, once the watermark is behind both; nothing is late."""
+    """They fire in the same micro-batch, once the watermark has passed both; nothing is late."""
     job = BatchRunner(job_of(), parallelism=partitions)
     first = run(
         job, Visit("a", 1), Visit("b", 2), Visit("a", 9), Visit("b", 12), Visit("c", 5), Visit("a", 19)
@@ -72,7 +72,7 @@ def test_the_second_windows_fire_with_the_first(partitions: int) -> None:
 
 
 def test_what_late_records_fire_counts_at_the_same_time() -> None:
-    """The second window has been cleaned up by then, unless it has a lateness of its own."""
+    """By then the second window has been cleaned up, unless it has a lateness of its own."""
     for again, expected in (("0s", ([], [("a", 0, 2.0)])), ("30ms", ([("a", 0, 2.0)], []))):
         job = BatchRunner(job_of("30ms", again))
         assert told(run(job, Visit("a", 1), Visit("b", 12))) == [("a", 0, 1.0)]
@@ -82,7 +82,7 @@ def test_what_late_records_fire_counts_at_the_same_time() -> None:
 
 
 def test_windows_that_are_larger_or_smaller_than_the_first() -> None:
-    """A result counts at the last millisecond of its window, for those behind as for any."""
+    """A result's time is the last millisecond of its window, for later windows as for any step."""
     job = ps.Job("j", key_groups=2)
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
     counts = visits.key_by("user").window(ps.TumblingWindows("10ms")).count("counts")
@@ -105,7 +105,7 @@ def test_windows_that_are_larger_or_smaller_than_the_first() -> None:
 
 @dataclass
 class Record:
-    """A record of either level; of the second, what a pane of the first has summed up."""
+    """A record of either level; at the second it carries a pane's sum."""
 
     key: str
     ts: int
@@ -115,7 +115,7 @@ class Record:
 
 @dataclass
 class Sum:
-    """What a pane of the first windows comes to, without a time."""
+    """The result of a pane of the first windows, without a time."""
 
     key: str
     v: float
@@ -167,7 +167,7 @@ def two_levels(first: dict[str, Any], second: dict[str, Any]) -> ps.Job:
 def modelled(
     first: dict[str, Any], second: dict[str, Any], batches: Sequence[Sequence[Record]]
 ) -> list[list[dict[str, Any]]]:
-    """What the model of windows gives, applied to what it gives, for each micro-batch."""
+    """The expected result of each micro-batch: the model of windows applied twice."""
     elements: list[dict[str, Any]] = []
     batch_of: list[int] = []
     watermarks: list[int] = []
@@ -183,7 +183,7 @@ def modelled(
     for number, watermark in enumerate(watermarks):
         mine = [pane for pane in panes if batch_of[pane["at"]] == number]
         for pane in mine:
-            # Without an end it counts at the record that has fired it.
+            # Without an end, the result has the time of the record that fired it.
             at = elements[pane["at"]]["ts"] if pane["end"] is None else pane["end"] - 1
             again.append({"key": pane["key"], "ts": at, "v": sum(pane["values"]), "gap": 7})
         again.append({"wm": watermark})
@@ -195,7 +195,9 @@ def modelled(
 
 
 def comparable(second: dict[str, Any], panes: Sequence[Any]) -> dict[str, list[Any]]:
-    """Panes and late records by key, in order. Those of sessions hold their records in another order than the model."""
+    """Return panes and late records by key, in order. Sessions are sorted, since their order differs from the
+    model's.
+    """
     merges = "session" in second["assigner"]["type"]
     found: dict[str, list[Any]] = {}
     for key, bounds, values in panes:
@@ -207,7 +209,7 @@ KINDS = {*EVENT_TIME, "count_tumbling", "count_sliding"}
 
 
 def are_told(spec: dict[str, Any]) -> bool:
-    """Whether windows emit in an order that is told, by event time, and without an evictor."""
+    """Return whether windows emit in a defined order: by event time, and without an evictor."""
     trigger = spec["trigger"].get("of", spec["trigger"])["type"]
     return (
         spec["assigner"]["type"] in KINDS
@@ -228,7 +230,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 9), st.lists(RECORDS, max_size=6)), 
 
 
 def laid_out(drawn: Sequence[tuple[int, Sequence[Record]]]) -> list[list[Record]]:
-    """Micro-batches whose records lie around a time that continues; the last one is far behind all that is open."""
+    """Return micro-batches with records around an advancing time; the last one is later than all open windows."""
     made, now = [], 0
     for step, records in drawn:
         now += step
@@ -242,7 +244,7 @@ def laid_out(drawn: Sequence[tuple[int, Sequence[Record]]]) -> list[list[Record]
 def test_two_levels_emit_what_the_model_applied_twice_emits(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, partitions: int
 ) -> None:
-    """In the same micro-batches; and alike in a replay."""
+    """The micro-batches are the same too, and so is a replay."""
     batches = laid_out(drawn)
     job = BatchRunner(two_levels(first, second), parallelism=partitions)
     for number, (records, expected) in enumerate(zip(batches, modelled(first, second, batches), strict=True)):
@@ -269,7 +271,7 @@ def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
 def test_two_levels_are_the_same_restarted_and_rescaled(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, moves: Any
 ) -> None:
-    """Of every key in the same order, in the same micro-batches."""
+    """Every key has the same results, in the same order and micro-batches."""
     described = two_levels(first, second)
     straight, moved = BatchRunner(described), BatchRunner(described, parallelism=2)
     for records, (what, tasks) in zip(laid_out(drawn), moves, strict=False):
@@ -295,7 +297,7 @@ def by_key(result: BatchOutcome, sink: str) -> dict[str, list[Any]]:
 @examples(20)
 @given(st.sampled_from(sorted(EVENT_TIME)).flatmap(lambda kind: ASSIGNERS[kind]), BATCHES)
 def test_what_fires_by_the_watermark_is_never_late(assigner: dict[str, Any], drawn: Any) -> None:
-    """In windows of any size behind windows that have no lateness."""
+    """This holds for windows of any size after windows without lateness."""
     first = {"assigner": assigner, "trigger": {"type": "default"}, "lateness": 0}
     second = {**first, "assigner": {"type": "tumbling", "size": 1}}
     job = BatchRunner(two_levels(first, second), parallelism=2)
@@ -309,10 +311,10 @@ def test_what_fires_by_the_watermark_is_never_late(assigner: dict[str, Any], dra
 
 
 def test_windows_behind_a_union_of_windows() -> None:
-    """And of what a step makes of records; all of them count at the times under which they were emitted."""
+    """The second windows also take what a step makes of records; all results keep their emission times."""
 
     class Passed(ps.ProcessFunction):
-        """Gives each record as a count of one."""
+        """Emits each record as a count of one."""
 
         def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Count]:
             yield Count(visit.user, 1.0)

@@ -1,4 +1,4 @@
-"""Windows in whole jobs: on any number of tasks, restarted and rescaled, the panes are the same."""
+"""Windows in whole jobs: the panes are the same on any number of tasks, restarted and rescaled."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def panes_of(result: BatchOutcome) -> dict[str, list[Pane]]:
 def test_panes_are_the_same_restarted_and_rescaled(
     drawn: list[Stage], assigner: str, trigger: str, evictor: str, lateness: str
 ) -> None:
-    """Of every key in the same order, in the same micro-batches; all records are accounted for, replays are alike."""
+    """Every key has the same panes in the same micro-batches; all records are accounted for, and replays are
+    identical.
+    """
     job = described(assigner, trigger, evictor, lateness)
     straight = BatchRunner(job, parallelism=1, partitions={"clicks": TOPIC})
     moved = BatchRunner(job, parallelism=2, partitions={"clicks": TOPIC})

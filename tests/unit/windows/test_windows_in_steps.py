@@ -1,4 +1,4 @@
-"""Windows in the core of a step, with stored state: Flink's cases, and what becomes of every record."""
+"""Windows in the step core, with stored state: Flink's cases, and the fate of every record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.windows.window import GLOBAL
 
 @dataclass
 class Element:
-    """A record of a case. `place` tells where it stands in it."""
+    """A record of a case, with its position in `place`."""
 
     key: str
     ts: int
@@ -64,7 +64,7 @@ def delta(old: Element, new: Element) -> float:
 
 
 def described(spec: dict[str, Any]) -> ps.Job:
-    """A job with the windows of a case."""
+    """Return a job with the windows of a case."""
     job = ps.Job("windows", key_groups=1)
     stream = job.data_stream("in", schema=Element, event_time="ts", watermarks=ps.Watermarks.none())
     with pytest.MonkeyPatch.context() as patch:
@@ -88,13 +88,13 @@ def described(spec: dict[str, Any]) -> ps.Job:
 
 
 class Driver:
-    """Runs the elements of a case through the step's core, each in a micro-batch of its own, and tells what comes out.
+    """Runs the elements of a case through the step core, each in its own micro-batch, and returns the output.
 
-    The state is stored at each, and read again at every eighth, as after a restart. Timers by the clock fire behind
-    their millisecond, as Flink's do outside of its test harness; so the clock goes one further for them, and back for
-    records.
+    The state is stored at each element, and read again at every eighth, as after a restart. Processing-time
+    timers fire after their millisecond, as Flink's do outside its test harness; so the clock is moved one
+    further for them, and back for records.
 
-    With `stores_every`, the elements are rounds of real time, and the state is stored after so many of them.
+    With `stores_every`, the elements are rounds of real time, and the state is stored after that many.
     """
 
     def __init__(self, spec: dict[str, Any], stores_every: int = 1) -> None:
@@ -164,39 +164,40 @@ class Driver:
 
 @pytest.mark.parametrize("case_id", some_in_test(case_ids()))
 def test_a_step_emits_what_flink_emitted(case_id: str) -> None:
-    """Each case, watermark by watermark; the windows are stored at each of its elements, and often brought back."""
+    """Each case is compared watermark by watermark; windows are stored at every element and often reloaded."""
     case = load_case(case_id)
     driver = Driver(case.spec)
     check(case, driver.run(case.elements), load_expected(case_id))
 
 
 def check_in_real_time(case_id: str) -> None:
-    """Run a case with each element as a round; the windows are stored after three of them, and often brought back."""
+    """Run a case with each element as a round; windows are stored after three rounds, and often reloaded."""
     case = load_case(case_id)
     check(case, Driver(case.spec, stores_every=3).run(case.elements), load_expected(case_id))
 
 
 @pytest.mark.parametrize("case_id", case_ids()[1::8])
 def test_rounds_of_real_time_emit_what_flink_emitted(case_id: str) -> None:
-    """Some of the cases; what differs from micro-batches is when the state is stored."""
+    """Some of the cases; the difference to micro-batches is when the state is stored."""
     check_in_real_time(case_id)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("case_id", case_ids())
 def test_rounds_of_real_time_emit_all_that_flink_emitted(case_id: str) -> None:
-    """All of them."""
+    """All of the cases."""
     check_in_real_time(case_id)
 
 
 @examples(12)
 @given(specs_and_elements())
 def test_a_step_emits_what_the_model_emits(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
-    """Whatever the windows and the stream; each record is in windows, late, or in a gap between windows."""
+    """This holds for any windows and stream; each record is in windows, late, or in a gap between windows."""
     spec, elements = drawn
     sessions = spec["assigner"]["type"] in {"session", "dynamic_session", "pt_session"}
     assume(not (sessions and spec["evictor"]["type"] in {"count", "delta"}))
-    # A timer by the clock whose time has passed fires in the next micro-batch, and in the model when the clock moves.
+    # A processing-time timer that is due fires in the next micro-batch, but in the model when the clock
+    # moves.
     by_clock = "processing_time" in str(spec["trigger"])
     assume(not (by_clock and spec["assigner"]["type"] in EVENT_TIME))
     outcome = run(spec, elements)

@@ -1,4 +1,6 @@
-"""What windows emit and keep where it is not of the declared type: a dead letter, and the job continues."""
+"""Windows that emit or keep values of another type than declared: each becomes a dead letter, and the job
+continues.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ SCHEMA = "sensor STRING, at BIGINT, value BIGINT"
 def made(
     describe: Callable[[ps.WindowedStream], ps.DataStream], *, strict: bool = False, **options: Any
 ) -> BatchRunner:
-    """A job of windows of ten milliseconds that fire at the watermark and take records five longer."""
+    """Return a job with windows of ten milliseconds, fired by the watermark, with a lateness of five."""
     job = ps.Job("job", key_groups=2)
     stream = job.data_stream("in", schema=SCHEMA, event_time="at", watermarks=ps.Watermarks.monotonous())
     windows = stream.key_by("sensor").window(ps.TumblingWindows("10ms")).allowed_lateness("5ms")
@@ -52,7 +54,7 @@ def run(job: BatchRunner, *readings: tuple[str, int], ends: bool = False) -> Bat
 
 
 def letters(result: BatchOutcome) -> list[tuple[str, Any]]:
-    """The stream of each dead letter, and what it is of."""
+    """Return stream and subject of each dead letter."""
     found = sorted(result.dead_letters, key=lambda letter: (letter.stream, letter.raw))
     return [(letter.stream, msgspec.json.decode(letter.raw)) for letter in found]
 
@@ -62,7 +64,7 @@ def window(sensor: str, start: int) -> tuple[str, Any]:
 
 
 class Emits(ps.WindowFunction):
-    """For the sensor a one record that fits between others that do not, on both ways; for others what fits."""
+    """For sensor one it emits a valid record between invalid ones, to both outputs; for others valid records."""
 
     side_outputs = {"aside": Told}
     firings = ps.ValueState(int)
@@ -76,7 +78,9 @@ class Emits(ps.WindowFunction):
 
 
 def test_what_a_window_emits_and_does_not_fit_is_a_dead_letter_of_the_window() -> None:
-    """Record by record, also aside; what fits leaves, and the states of the key are as the function left them."""
+    """Only invalid records are refused, also on side outputs; valid ones leave, and the key's states keep the
+    changes.
+    """
     job = made(lambda windows: windows.process("windows", Emits()), aside="aside")
     run(job, ("a", 1), ("b", 2))
     result = run(job, ("b", 11))
@@ -91,7 +95,7 @@ def test_what_a_window_emits_and_does_not_fit_is_a_dead_letter_of_the_window() -
 
 
 def test_a_window_that_emits_nothing_that_fits_emits_nothing() -> None:
-    """And its job continues."""
+    """Its job continues."""
 
     class Nothing(ps.WindowFunction):
         side_outputs = {"aside": Told}
@@ -108,7 +112,7 @@ def test_a_window_that_emits_nothing_that_fits_emits_nothing() -> None:
 
 
 def test_strict_jobs_end_at_what_does_not_fit() -> None:
-    """With the window and the reason."""
+    """The error names the window and the reason."""
     job = made(lambda windows: windows.process("windows", Emits()), aside="aside", strict=True)
     run(job, ("a", 1), ("b", 2))
     said = (
@@ -120,7 +124,7 @@ def test_strict_jobs_end_at_what_does_not_fit() -> None:
 
 
 class Total(ps.AggregateFunction[Any, int, int]):
-    """Adds up the times; what becomes of an odd total is up to its kinds."""
+    """Adds up the times; subclasses decide what happens to an odd total."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -138,7 +142,7 @@ class WrongResult(Total):
 
 
 def test_a_result_that_does_not_fit_is_a_dead_letter_of_the_window() -> None:
-    """With the key and the bounds; the results of other windows leave."""
+    """The dead letter has the key and the bounds; results of other windows are emitted."""
     job = made(lambda windows: windows.aggregate("windows", WrongResult()))
     run(job, ("a", 1), ("b", 2))
     result = run(job, ("b", 12))
@@ -151,7 +155,7 @@ class WrongAccumulator(Total):
 
 
 def test_a_record_that_makes_what_cannot_be_kept_leaves_no_trace() -> None:
-    """But a dead letter: the window holds what it held."""
+    """It becomes a dead letter, and the window is unchanged."""
     job = made(lambda windows: windows.aggregate("windows", WrongAccumulator()))
     result = run(job, ("a", 2), ("a", 3), ("a", 4), ("b", 5))
     records = [{"sensor": sensor, "at": at, "value": 0} for sensor, at in (("a", 3), ("b", 5))]
@@ -166,7 +170,7 @@ def test_a_record_that_makes_what_cannot_be_kept_leaves_no_trace() -> None:
 
 
 class WrongTrigger(ps.Trigger):
-    """Fires at each record, and keeps text in place of a number at odd times and when a timer says so."""
+    """Fires at each record; keeps text in place of a number at odd times, and when a timer says so."""
 
     state_type = int
 
@@ -185,7 +189,7 @@ class WrongTrigger(ps.Trigger):
 
 
 class Numbers(ps.WindowFunction):
-    """Tells how many firings and records there are; keeps text in place of a number at three records."""
+    """Emits how many firings and records there are; keeps text in place of a number at three records."""
 
     window_state = int
     firings = ps.ValueState(int)
@@ -199,11 +203,11 @@ class Numbers(ps.WindowFunction):
 
 
 def test_a_trigger_that_keeps_what_cannot_be_kept_changes_nothing() -> None:
-    """Neither at a record nor at a timer: what was emitted for it is gone, and the timer is spent."""
+    """This goes for records and for timers: the output is dropped, and the timer is consumed."""
     job = made(lambda windows: windows.trigger(WrongTrigger()).process("windows", Numbers()))
     result = run(job, ("a", 2), ("a", 3))
     assert letters(result) == [("in", {"sensor": "a", "at": 3, "value": 0})]
-    # At the record, and at the timer at its own time, which purges.
+    # The error comes at the record, and at the timer at its own time, which purges.
     assert result.output("out") == [Told(11), Told(21)]
     result = run(job, ("b", 4))
     assert (letters(result), result.output("out")) == ([("@windows", {"key": "a"})], [Told(11)])
@@ -211,7 +215,7 @@ def test_a_trigger_that_keeps_what_cannot_be_kept_changes_nothing() -> None:
 
 
 def test_a_function_that_keeps_what_cannot_be_kept_emits_nothing() -> None:
-    """The firing is spent, and its states are as they were; a late firing with another count emits again."""
+    """The firing is consumed, and its states are unchanged; a late firing with another count emits again."""
     job = made(lambda windows: windows.process("windows", Numbers()))
     run(job, ("a", 1), ("a", 2), ("a", 3), ("b", 4))
     result = run(job, ("b", 10))
@@ -222,14 +226,14 @@ def test_a_function_that_keeps_what_cannot_be_kept_emits_nothing() -> None:
 
 
 def test_what_does_not_fit_is_the_same_on_any_number_of_tasks() -> None:
-    """And in a replay, to the byte."""
+    """A replay gives the same bytes."""
     job = made(lambda windows: windows.process("windows", Emits()), aside="aside")
     run(job, *((sensor, at) for sensor in "abcd" for at in range(3)))
     assert run_and_replay(job, {"in": [("p", [Reading("a", 30)])]}).dead_letters
 
 
 def test_what_fits_keeps_its_time_beside_what_does_not() -> None:
-    """For windows behind the windows, on both ways."""
+    """Later windows see the right times, on the main and the side output."""
     job = ps.Job("job", key_groups=2)
     stream = job.data_stream("in", schema=SCHEMA, event_time="at", watermarks=ps.Watermarks.monotonous())
     out = stream.key_by("sensor").window(ps.TumblingWindows("10ms")).process("windows", Emits())

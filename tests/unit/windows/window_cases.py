@@ -1,4 +1,4 @@
-"""Cases of windowing: loads them, and compares what comes out with what Flink emitted."""
+"""Loads the cases of windowing, and compares output with Flink's."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WindowFunction = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterable[E
 class Case:
     """Windows and a stream for them.
 
-    Tags tell what cannot be compared: `order_sensitive` if an evictor goes by the order of the records of merged
-    sessions, which is chance in Flink; `harness_artifact` if a window of processing time closes and opens again within
-    one instant.
+    Tags name what cannot be compared: `order_sensitive` if an evictor depends on the order of records in
+    merged sessions, which is random in Flink; `harness_artifact` if a processing-time window closes and
+    reopens within one instant.
     """
 
     id: str
@@ -56,20 +56,20 @@ def load_case(case_id: str) -> Case:
 
 
 def load_expected(case_id: str) -> list[Emission]:
-    """Load what Flink emitted in a case."""
+    """Load Flink's output for a case."""
     return read_lines(DATA / "expected" / f"{case_id}.jsonl")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file with a JSON object a line."""
+    """Read a file of JSON Lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def check(case: Case, emitted: Iterable[Emission], expected: Iterable[Emission]) -> None:
-    """Fail unless what was emitted is what was expected, but for what is chance.
+    """Fail unless the output is as expected, except for what is random in Flink.
 
-    Panes that timers of one time fire may come in any order; everything else comes in order. The values of sessions
-    may be in any order. What panes have to tell of their `cause`, `time` and `seq` is compared if they tell it.
+    Panes fired by timers of one time may be in any order; everything else is in order. The values of sessions
+    may be in any order. The fields `cause`, `time` and `seq` of panes are compared where present.
     """
     emitted, expected = list(emitted), list(expected)
     if "harness_artifact" in case.tags:
@@ -80,7 +80,7 @@ def check(case: Case, emitted: Iterable[Emission], expected: Iterable[Emission])
         got = emitted[position : position + len(group)]
         position += len(group)
         ours = [comparable(case, emission, emission) for emission in got]
-        # A pane tells no more of itself than the emitted one in its place.
+        # Drop fields that the emitted pane in the same place does not have.
         told = got[0] if got else {}
         theirs = [comparable(case, emission, told) for emission in group]
         if group[0].get("cause", "element") != "element":
@@ -90,13 +90,13 @@ def check(case: Case, emitted: Iterable[Emission], expected: Iterable[Emission])
 
 
 def groups(expected: Iterable[Emission]) -> Iterator[list[Emission]]:
-    """Emissions for the same reason at the same time."""
+    """Group emissions with the same cause and time."""
     for _, group in groupby(expected, key=lambda e: (e["at"], e.get("cause"), e.get("time"))):
         yield list(group)
 
 
 def comparable(case: Case, emission: Emission, told: Emission) -> str:
-    """What is compared of an emission, in a form that has an order."""
+    """Return what is compared of an emission, in sortable form."""
     if "late" in emission:
         late = {**emission["late"], "v": float(emission["late"]["v"])}
         return json.dumps({"late": late, "at": emission["at"]}, sort_keys=True)
@@ -111,7 +111,7 @@ def comparable(case: Case, emission: Emission, told: Emission) -> str:
 
 
 def all_values(emissions: Iterable[Emission]) -> dict[Any, list[float]]:
-    """The values that each window has emitted, in any number of panes, and the late records."""
+    """Return the values that each window has emitted, in any number of panes, and the late records."""
     found: dict[Any, list[float]] = {}
     for emission in emissions:
         if "late" in emission:
@@ -123,7 +123,7 @@ def all_values(emissions: Iterable[Emission]) -> dict[Any, list[float]]:
 
 
 def told_difference(case: Case, emitted: Sequence[Emission], expected: Sequence[Emission]) -> str:
-    """A case and the first place where it differs, for people."""
+    """Return a case and its first difference, readable for people."""
     lines = [f"Case {case.id}: {case.description}", f"  of {case.spec}", "expected"]
     lines += [f"  {emission}" for emission in expected] or ["  nothing more"]
     lines.append("but emitted were")

@@ -1,4 +1,4 @@
-"""Drives the window operator with the elements of a case, as a step would with its keys."""
+"""Drives the window operator with the elements of a case, as a step does with its keys."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Element = dict[str, Any]
 
 
 def ms(number: int) -> dt.timedelta | str:
-    """A duration of milliseconds; a timedelta cannot hold the longest."""
+    """Return a duration; a timedelta cannot hold the longest ones."""
     return f"{number}ms" if number >= 2**53 else dt.timedelta(milliseconds=number)
 
 
 def delta(old: Element, new: Element) -> float:
-    """How far the values of two records are apart."""
+    """Return the distance between the values of two records."""
     return abs(float(new["v"]) - float(old["v"]))
 
 
 def made_assigner(spec: Element) -> assigners.WindowAssigner:
-    """The assigner that a case describes."""
+    """Return the assigner that a case describes."""
     kind = spec["type"]
     time: Any = "processing" if kind.startswith("pt_") else "event"
     match kind.removeprefix("pt_"):
@@ -55,7 +55,7 @@ def made_assigner(spec: Element) -> assigners.WindowAssigner:
 
 
 def made_trigger(spec: Element) -> triggers.Trigger | None:
-    """The trigger that a case describes; None for the assigner's."""
+    """Return the trigger that a case describes, or None for the assigner's default."""
     match spec["type"]:
         case "default":
             return None
@@ -81,7 +81,7 @@ def made_trigger(spec: Element) -> triggers.Trigger | None:
 
 
 def made_evictor(spec: Element) -> evictors.Evictor | None:
-    """The evictor that a case describes."""
+    """Return the evictor that a case describes."""
     match spec["type"]:
         case "none":
             return None
@@ -95,7 +95,7 @@ def made_evictor(spec: Element) -> evictors.Evictor | None:
 
 
 class AtEndOfStream(triggers.Trigger):
-    """Flink's trigger of global windows that fire at the end of the stream, and only then."""
+    """Flink's trigger of global windows that fire only at the end of the stream."""
 
     def on_record(
         self, record: Any, time_ms: int, window: Window, ctx: TriggerContext
@@ -115,12 +115,12 @@ class Everything(WindowFunction):
 
 
 def everything() -> WindowContents:
-    """Contents whose one result is the list of all records."""
+    """Return contents whose single result is the list of all records."""
     return AllRecords(Everything())
 
 
 def made_operator(spec: Element, contents: WindowContents | None = None) -> WindowOperator:
-    """The operator of the windows that a case describes."""
+    """Return the operator for the windows of a case."""
     trigger = made_trigger(spec["trigger"])
     if trigger is None and spec["assigner"].get("end_of_stream"):
         trigger = AtEndOfStream()
@@ -139,7 +139,7 @@ def made_operator(spec: Element, contents: WindowContents | None = None) -> Wind
 class Driver:
     """The keys of one operator, each with its windows, and the clock.
 
-    `around` is called for each record and timer, with what does it.
+    `around` is called for each record and timer, with the function that processes it.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Driver:
         self._around = around
 
     def run(self, elements: Iterable[Element]) -> list[Element]:
-        """Everything that comes out, as the cases tell it."""
+        """Run the elements; return the output in the form of the cases."""
         for at, element in enumerate(elements):
             if "wm" in element:
                 self.watermark(element["wm"], at)
@@ -204,7 +204,7 @@ class Driver:
                     "start": bounds[0],
                     "end": bounds[1],
                     "values": [float(record["v"]) for record in records],
-                    # Flink gives results of the window without an end the time of its end.
+                    # Flink stamps results of the endless window with its end.
                     "ts": window.max_timestamp if window == GLOBAL else timestamp_ms,
                     "at": at,
                     **cause,
@@ -219,7 +219,7 @@ class Driver:
 
 
 def picture(windows: OpenWindows) -> Any:
-    """All that is kept of a key's windows, for comparing; what is derived of it agrees with it."""
+    """Return all state of a key's windows for comparison; check that derived data agrees with it."""
     panes = {
         window: (
             list(pane.contents) if isinstance(pane.contents, list) else pane.contents,

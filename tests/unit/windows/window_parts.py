@@ -1,6 +1,6 @@
 """Assigners, evictors and triggers of the reference model of windows.
 
-The specs are those of the cases of windowing. A comment names a case that shows what it says.
+The specs are those of the cases of windowing. A comment names a case that demonstrates its statement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROCESSING_TIME = {"pt_tumbling", "pt_sliding", "pt_session"}
 
 @dataclass(frozen=True)
 class Record:
-    """A record, with the index that it has among the elements."""
+    """A record, with its index among the elements."""
 
     index: int
     key: str
@@ -68,7 +68,7 @@ GLOBAL = Window(-FOREVER - 1, FOREVER + 1)
 
 @dataclass(eq=False)
 class OpenWindow:
-    """A window of a key with its contents, and whatever a trigger remembers of it."""
+    """A window of a key with its contents, and what a trigger remembers of it."""
 
     key: str
     window: Window
@@ -80,7 +80,7 @@ class OpenWindow:
 
 @dataclass(frozen=True)
 class Timer:
-    """A time at which a window of a key is looked at."""
+    """A time at which a window of a key is processed."""
 
     time: int
     key: str
@@ -89,26 +89,26 @@ class Timer:
 
 @dataclass
 class Clocks:
-    """The watermark, processing time and the timers of both."""
+    """The watermark, processing time, and the timers of both."""
 
     watermark: int = -(2**63)
     processing_time: int = 0
     timers: dict[str, list[Timer]] = field(default_factory=lambda: {EVENT: [], PROCESSING: []})
 
     def set(self, kind: str, one: OpenWindow, time: int) -> None:
-        """Set a timer, unless there is the same one."""
+        """Set a timer, unless an equal one exists."""
         timer = Timer(time, one.key, one.window)
         if timer not in self.timers[kind]:
             self.timers[kind].append(timer)
 
     def delete(self, kind: str, one: OpenWindow, time: int) -> None:
-        """Delete a timer, if there is one."""
+        """Delete a timer, if it exists."""
         timer = Timer(time, one.key, one.window)
         if timer in self.timers[kind]:
             self.timers[kind].remove(timer)
 
     def take_due(self, kind: str) -> Timer | None:
-        """Take the earliest timer whose time has come away."""
+        """Remove and return the earliest timer that is due."""
         now = self.watermark if kind == EVENT else self.processing_time
         due = [timer for timer in self.timers[kind] if timer.time <= now]
         if not due:
@@ -122,7 +122,7 @@ class Clocks:
 
 
 def assigned(assigner: dict[str, Any], record: Record, processing_time: int) -> list[Window]:
-    """The windows of a record, in the order in which they take it."""
+    """Return the windows of a record, in the order in which they take it."""
     kind = assigner["type"]
     if kind in {"global", "count_tumbling", "count_sliding"}:
         return [GLOBAL]
@@ -144,17 +144,17 @@ def assigned(assigner: dict[str, Any], record: Record, processing_time: int) -> 
 
 
 def slice_start(time: int, length: int, offset: int) -> int:
-    """The start of the slice that a time is in; the division rounds down for negative times too, as in case 048."""
+    """Return the start of a time's slice; the division rounds down for negative times too, as in case 048."""
     return (time - offset) // length * length + offset
 
 
 def touch(one: Window, other: Window) -> bool:
-    """Whether windows overlap, or one begins where the other ends, as in case 104."""
+    """Return whether windows overlap or touch, as in case 104."""
     return one.start <= other.end and other.start <= one.end
 
 
 def cover(windows: Sequence[Window]) -> Window:
-    """The smallest window that has all of these in it."""
+    """Return the smallest window that covers all of these."""
     return Window(min(w.start for w in windows), max(w.end for w in windows))
 
 
@@ -162,9 +162,9 @@ def cover(windows: Sequence[Window]) -> Window:
 
 
 def kept(evictor: dict[str, Any], records: list[Record]) -> list[Record]:
-    """What an evictor leaves of the contents of a window, which are in the order of arrival and not empty.
+    """Return what an evictor leaves of the contents of a window, which are in order of arrival and not empty.
 
-    What is exactly at the limit goes, as in cases 113 and 114.
+    What is exactly at the limit is evicted, as in cases 113 and 114.
     """
     kind = evictor["type"]
     if kind == "count":
@@ -179,7 +179,7 @@ def kept(evictor: dict[str, Any], records: list[Record]) -> list[Record]:
 
 
 def delta(one: Record, other: Record) -> float:
-    """How far two records are apart."""
+    """Return the distance between two records."""
     return abs(other.value - one.value)
 
 
@@ -187,33 +187,33 @@ def delta(one: Record, other: Record) -> float:
 
 
 class Trigger:
-    """Never fires. Every method that returns something returns whether the window fires."""
+    """Never fires. Every method that returns a bool returns whether the window fires."""
 
     def __init__(self, clocks: Clocks, spec: dict[str, Any]) -> None:
         self.clocks = clocks
         self.spec = spec
 
     def on_record(self, one: OpenWindow, record: Record) -> bool:
-        """A record was added to a window."""
+        """Handle a record that was added to a window."""
         return False
 
     def on_event_time(self, one: OpenWindow, time: int) -> bool:
-        """The watermark has reached the time of a timer."""
+        """Handle a timer that the watermark has reached."""
         return False
 
     def on_processing_time(self, one: OpenWindow, time: int) -> bool:
-        """Processing time has reached the time of a timer."""
+        """Handle a timer that processing time has reached."""
         return False
 
     def on_merge(self, merged: OpenWindow, parts: list[OpenWindow]) -> None:
-        """A window has taken the place of others, whose contents it has."""
+        """Handle a window that has replaced others and has their contents."""
 
     def clear(self, one: OpenWindow) -> None:
-        """A window is cleaned up, or merged into another one."""
+        """Handle a window that is cleaned up, or merged into another one."""
 
 
 class EventTime(Trigger):
-    """Fires when the watermark reaches the last instant, and for each record behind that, as in cases 100 and 101."""
+    """Fires when the watermark reaches the last instant, and then for each record, as in cases 100 and 101."""
 
     def on_record(self, one: OpenWindow, record: Record) -> bool:
         if one.window.last <= self.clocks.watermark:
@@ -233,7 +233,7 @@ class EventTime(Trigger):
 
 
 class EndOfStream(Trigger):
-    """Fires when the watermark says that there is nothing more to come."""
+    """Fires at the final watermark."""
 
     def on_record(self, one: OpenWindow, record: Record) -> bool:
         self.clocks.set(EVENT, one, one.window.last)
@@ -262,7 +262,7 @@ class ProcessingTime(Trigger):
 
 
 class Count(Trigger):
-    """Fires when n records have come since the last firing, as in cases 008 and 102."""
+    """Fires when n records have arrived since the last firing, as in cases 008 and 102."""
 
     def on_record(self, one: OpenWindow, record: Record) -> bool:
         one.count += 1
@@ -299,19 +299,19 @@ class Continuous(Trigger):
     kind = ""
 
     def plan(self, one: OpenWindow, time: int) -> None:
-        """Fire an interval after a time, but not behind the last instant."""
+        """Schedule a firing one interval after a time, but not after the last instant."""
         one.next_firing = min(time + self.spec["interval"], one.window.last)
         self.clocks.set(self.kind, one, one.next_firing)
 
     def on_timer(self, one: OpenWindow, time: int) -> bool:
-        """Fire if this is the time, and plan the next firing from there."""
+        """Fire if this is the scheduled time, and schedule the next firing."""
         if one.next_firing != time:
             return False
         self.plan(one, time)
         return True
 
     def on_merge(self, merged: OpenWindow, parts: list[OpenWindow]) -> None:
-        # The earliest of the next firings wins, even if the time has long reached it, as in case 060.
+        # The earliest of the next firings wins, even if it is already due, as in case 060.
         planned = [part.next_firing for part in parts if part.next_firing is not None]
         if planned:
             merged.next_firing = min(planned)
@@ -324,7 +324,7 @@ class Continuous(Trigger):
 
 
 class ContinuousEventTime(Continuous):
-    """By the watermark; fires at the last instant in any case, and for each record behind that, as in case 109."""
+    """By the watermark; always fires at the last instant, and then for each record, as in case 109."""
 
     kind = EVENT
 
@@ -341,7 +341,7 @@ class ContinuousEventTime(Continuous):
 
 
 class ContinuousProcessingTime(Continuous):
-    """By processing time; the watermark has no say."""
+    """By processing time; the watermark has no effect."""
 
     kind = PROCESSING
 
@@ -355,7 +355,7 @@ class ContinuousProcessingTime(Continuous):
 
 
 def rounded_to_zero(time: int, interval: int) -> int:
-    """A multiple of an interval, with negative times rounded up, as Java's division does, as in case 136."""
+    """Return a multiple of an interval; negative times are rounded up, as by Java's division, as in case 136."""
     below = abs(time) // interval * interval
     return below if time >= 0 else -below
 
@@ -373,7 +373,7 @@ TRIGGERS = {
 
 
 def made_trigger(assigner: dict[str, Any], spec: dict[str, Any], clocks: Clocks) -> tuple[Trigger, bool]:
-    """The trigger that a spec describes, and whether the windows are purged when it fires."""
+    """Return the trigger that a spec describes, and whether windows are purged when it fires."""
     if spec["type"] == "default":
         spec = default_trigger(assigner)
     purges = spec["type"] == "purging"
@@ -383,7 +383,7 @@ def made_trigger(assigner: dict[str, Any], spec: dict[str, Any], clocks: Clocks)
 
 
 def default_trigger(assigner: dict[str, Any]) -> dict[str, Any]:
-    """The trigger of windows for which none is given."""
+    """Return the default trigger of windows."""
     kind = assigner["type"]
     if kind == "count_tumbling":
         return {"type": "purging", "of": {"type": "count", "n": assigner["n"]}}

@@ -1,13 +1,14 @@
-"""Reference model of windows: what Apache Flink's windows do, written to be obviously right, not fast.
+"""Reference model of windows: the behaviour of Apache Flink's windows, written to be obviously right, not
+fast.
 
-The spec of the windows, the elements and the emissions are as in the cases of windowing. Nothing here is cached,
-indexed or taken from penstock. A comment names a case that shows what it says.
+The spec of the windows, the elements and the emissions are as in the cases of windowing. Nothing here is
+cached, indexed or taken from penstock. A comment names a case that demonstrates its statement.
 
-Two things are chance in Flink and settled here: timers of one time fire in the order in which they were set, and the
-contents of merged sessions are in the order of arrival.
+Two things are random in Flink and defined here: timers of one time fire in the order in which they were set,
+and the contents of merged sessions are in order of arrival.
 
-One thing is different. If a record of a dynamic session has by itself exactly the bounds that a merged session has got
-already, Flink's code forgets where the contents of that session are; here the record joins them.
+One thing differs. If a record of a dynamic session has by itself exactly the bounds of an already merged
+session, Flink's code loses the contents of that session; here the record joins them.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ MAX_FIRINGS = 10_000
 
 
 class EndlessFiringError(Exception):
-    """A trigger fires again and again without an end."""
+    """A trigger fires endlessly."""
 
 
 @dataclass
 class Outcome:
-    """What was emitted, and by index of element what became of each record.
+    """What was emitted, and the fate of each record by index of its element.
 
-    Every record is in exactly one of `accepted`, `late`, `dropped_late` and `dropped_in_gap`. What is accepted and not
-    `shown` in any pane is in at least one of `evicted`, `cleaned` and `held`.
+    Every record is in exactly one of `accepted`, `late`, `dropped_late` and `dropped_in_gap`. An accepted
+    record that is not `shown` in any pane is in at least one of `evicted`, `cleaned` and `held`.
     """
 
     emissions: list[dict[str, Any]] = field(default_factory=list)
@@ -79,12 +80,12 @@ class Outcome:
 
     @property
     def never_shown(self) -> set[int]:
-        """What was accepted, but is in no pane."""
+        """Return the accepted records that are in no pane."""
         return self.accepted - self.shown
 
 
 def run(spec: dict[str, Any], elements: Iterable[dict[str, Any]]) -> Outcome:
-    """Run elements through the windows that a spec describes, and tell what became of each record."""
+    """Run elements through the windows of a spec; return the fate of each record."""
     windows = Windows(spec)
     for at, element in enumerate(elements):
         windows.process(at, element)
@@ -96,12 +97,12 @@ def run(spec: dict[str, Any], elements: Iterable[dict[str, Any]]) -> Outcome:
 
 
 def windowed(spec: dict[str, Any], elements: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run elements through the windows that a spec describes; the panes and late records that come out, in order."""
+    """Run elements through the windows of a spec; return the panes and late records in order."""
     return run(spec, elements).emissions
 
 
 class Windows:
-    """All that is open, for all keys, and the clocks."""
+    """All open windows, for all keys, and the clocks."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.assigner = spec["assigner"]
@@ -121,7 +122,8 @@ class Windows:
         """Process one element."""
         self.at = at
         if "wm" in element:
-            # A watermark that does not rise is ignored; one that does is in force before timers fire, as in case 119.
+            # A watermark that does not rise is ignored; a rising one takes effect before timers fire, as in
+            # case 119.
             if element["wm"] > self.clocks.watermark:
                 self.clocks.watermark = element["wm"]
                 self.fire_timers(EVENT)
@@ -133,11 +135,11 @@ class Windows:
             self.add(Record(at, element["key"], element["ts"], float(element["v"]), element))
 
     def add(self, record: Record) -> None:
-        """Add a record to those of its windows that are not late, or tell what became of it instead."""
+        """Add a record to those of its windows that are not late, or note its fate otherwise."""
         self.outcome.records.add(record.index)
         for window in assigned(self.assigner, record, self.clocks.processing_time):
             parts = self.touching(record.key, window)
-            # Whether a session is late is decided once it is merged, as in case 106.
+            # Whether a session is late is decided after it is merged, as in case 106.
             whole = cover([window, *(part.window for part in parts)])
             if not self.is_late(whole):
                 self.outcome.accepted.add(record.index)
@@ -147,7 +149,7 @@ class Windows:
 
     def refuse(self, record: Record) -> None:
         """Emit or drop a record that no window has taken, as in cases 115 and 116."""
-        # Once time has come to its end a record is late whatever the lateness, so the sum is bounded.
+        # After the final watermark a record is late whatever the lateness, so the sum is capped.
         behind = min(record.time + self.lateness, FOREVER) <= self.clocks.watermark
         if not (self.assigner["type"] in EVENT_TIME and behind):
             self.outcome.dropped_in_gap.add(record.index)
@@ -169,13 +171,15 @@ class Windows:
     # Open windows.
 
     def touching(self, key: str, window: Window) -> list[OpenWindow]:
-        """The sessions of a key that a new one belongs to."""
+        """Return the sessions of a key that touch a new one."""
         if self.assigner["type"] not in SESSIONS:
             return []
         return [one for one in self.open if one.key == key and touch(one.window, window)]
 
     def opened(self, key: str, window: Window, parts: list[OpenWindow]) -> OpenWindow:
-        """The open window of a key; it is new, or takes the place of others, if it has not been there."""
+        """Return the open window of a key; if it did not exist, it is created, or replaces the windows that
+        it merges.
+        """
         found = self.find(key, window)
         if found is not None:
             return found
@@ -189,14 +193,14 @@ class Windows:
         return new
 
     def find(self, key: str, window: Window) -> OpenWindow | None:
-        """The open window of a key."""
+        """Return the open window of a key, if any."""
         for one in self.open:
             if one.key == key and one.window == window:
                 return one
         return None
 
     def discard(self, one: OpenWindow) -> None:
-        """Forget a window, with what the trigger remembers of it and the timer that would clean it up."""
+        """Forget a window, its trigger state and its cleanup timer."""
         self.trigger.clear(one)
         cleanup = self.cleanup_time(one.window)
         if cleanup is not None:
@@ -207,17 +211,17 @@ class Windows:
 
     @property
     def own_time(self) -> str:
-        """The kind of time that windows end by."""
+        """Return the kind of time by which windows end."""
         return EVENT if self.assigner["type"] in EVENT_TIME else PROCESSING
 
     def is_late(self, window: Window) -> bool:
-        """Whether a window of event time has been cleaned up already, as in cases 101 and 118."""
+        """Return whether an event-time window has been cleaned up already, as in cases 101 and 118."""
         if self.assigner["type"] not in EVENT_TIME:
             return False
         return min(window.last + self.lateness, FOREVER) <= self.clocks.watermark
 
     def cleanup_time(self, window: Window) -> int | None:
-        """When a window is cleaned up; None is never."""
+        """Return when a window is cleaned up; None means never."""
         if window == GLOBAL:
             return None
         lateness = self.lateness if self.own_time == EVENT else 0
@@ -225,7 +229,7 @@ class Windows:
         return cleanup if cleanup < FOREVER else None
 
     def fire_timers(self, kind: str) -> None:
-        """Fire the timers that are due, the earliest first, with those that are set meanwhile."""
+        """Fire the timers that are due, earliest first, including those set meanwhile."""
         for _ in range(MAX_FIRINGS):
             timer = self.clocks.take_due(kind)
             if timer is None:
@@ -238,7 +242,7 @@ class Windows:
         )
 
     def on_timer(self, kind: str, timer: Timer) -> None:
-        """Fire a window if the trigger says so, and clean it up if it is time."""
+        """Fire a window if the trigger says so, and clean it up if it is due."""
         one = self.find(timer.key, timer.window)
         if one is None:
             return
@@ -252,18 +256,18 @@ class Windows:
     # Panes.
 
     def fire(self, one: OpenWindow) -> None:
-        """Emit a pane, if the window has contents, and purge the window if that is asked for."""
+        """Emit a pane if the window has contents, and purge the window if requested."""
         if one.records:
-            # A pane may be empty if all was evicted before, but not if there was nothing to evict.
+            # A pane may be empty if everything was evicted, but not if there was nothing to evict.
             pane = self.evict(one.records, after=False)
             self.emit(one, pane)
-            # What is evicted has left the window for good, as in cases 110 and 111.
+            # Evicted records have left the window for good, as in cases 110 and 111.
             one.records = self.evict(pane, after=True)
         if self.purges:
             one.records = []
 
     def evict(self, records: list[Record], *, after: bool) -> list[Record]:
-        """What is left of records before or after a firing."""
+        """Return the records that remain before or after a firing."""
         if not records or self.evictor["type"] == "none" or self.evictor["after"] != after:
             return list(records)
         left = kept(self.evictor, records)

@@ -26,20 +26,20 @@ EVENT_TIME = {"tumbling", "sliding", "cumulative", "session", "dynamic_session"}
 
 
 def is_valid(spec: Mapping[str, Any]) -> bool:
-    """Whether the parts of a spec go together, as in Flink."""
+    """Return whether the parts of a spec can be combined, as in Flink."""
     assigner, trigger, evictor, lateness = (
         spec[name] for name in ("assigner", "trigger", "evictor", "lateness")
     )
     if assigner["type"] == "count_sliding" and evictor["type"] != "none":
-        return False  # These windows have an evictor of their own.
+        return False  # These windows have a built-in evictor.
     if lateness < 0 or (lateness > 0 and assigner["type"] not in EVENT_TIME):
-        return False  # Only windows of event time know lateness.
+        return False  # Only event-time windows have lateness.
     parts_are_valid = is_valid_assigner(assigner) and is_valid_trigger(trigger) and is_valid_evictor(evictor)
     return parts_are_valid and goes_with(assigner, trigger)
 
 
 def is_valid_assigner(assigner: Mapping[str, Any]) -> bool:
-    """Whether the numbers of an assigner are in range."""
+    """Return whether the numbers of an assigner are in range."""
     if any(assigner.get(name, 1) <= 0 for name in ("size", "slide", "step", "gap", "n")):
         return False
     if assigner["type"] == "cumulative" and assigner["size"] % assigner["step"]:
@@ -48,7 +48,7 @@ def is_valid_assigner(assigner: Mapping[str, Any]) -> bool:
 
 
 def is_valid_trigger(trigger: Mapping[str, Any]) -> bool:
-    """Whether a trigger is complete and its numbers are in range."""
+    """Return whether a trigger is complete and its numbers are in range."""
     if trigger["type"] == "purging":
         return trigger["of"]["type"] not in {"purging", "default"} and is_valid_trigger(trigger["of"])
     threshold: float = trigger.get("threshold", 0.0)
@@ -56,27 +56,28 @@ def is_valid_trigger(trigger: Mapping[str, Any]) -> bool:
 
 
 def is_valid_evictor(evictor: Mapping[str, Any]) -> bool:
-    """Whether the numbers of an evictor are in range."""
+    """Return whether the numbers of an evictor are in range."""
     return all(evictor.get(name, 0) >= 0 for name in ("n", "ms", "threshold"))
 
 
 def goes_with(assigner: Mapping[str, Any], trigger: Mapping[str, Any]) -> bool:
-    """Whether a trigger can be used on the windows of an assigner."""
+    """Return whether a trigger can be used on the windows of an assigner."""
     windows = assigner["type"]
     inner: str = trigger.get("of", trigger)["type"]
     if windows in COUNTED:
         return inner == "default"
     if windows == "global":
-        # Global windows that are to fire at the end of the stream have that trigger; others need one.
+        # Global windows that fire at the end of the stream have a trigger for that; others need an explicit
+        # one.
         return (inner == "default") == bool(assigner.get("end_of_stream"))
     if inner == "never":
         return False
-    # What a delta trigger remembers cannot be merged.
+    # The state of a delta trigger cannot be merged.
     return not (inner == "delta" and windows in SESSIONS)
 
 
 def period(assigner: Mapping[str, Any]) -> int:
-    """How far the starts of two windows are apart."""
+    """Return the distance between the starts of two windows."""
     length: int = assigner.get("slide", assigner["size"])
     return length
 
@@ -85,12 +86,12 @@ def period(assigner: Mapping[str, Any]) -> int:
 
 
 def described(kind: str, **parts: st.SearchStrategy[Any]) -> Strategy:
-    """A part of a spec."""
+    """Return a part of a spec."""
     return st.fixed_dictionaries({"type": st.just(kind), **parts})
 
 
 def sized(kind: str, *, slides: bool = False, offset: bool = True, parity: int = 1) -> Strategy:
-    """Assigners with a size, and perhaps with a slide and an offset, all of them multiples of the parity."""
+    """Draw assigners with a size, and perhaps a slide and an offset, all of them multiples of the parity."""
     size = st.integers(1, 15).map(lambda n: parity * n)
 
     @st.composite
@@ -110,8 +111,8 @@ small = st.integers(1, 15)
 counts = st.integers(1, 4)
 thresholds = st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0])
 
-# A processing time is even and the last instant of a window of processing time is odd, so that no record comes in the
-# very instant in which its window closes.
+# Processing times are even and the last instant of a processing-time window is odd, so that no record arrives
+# in the very instant in which its window closes.
 ASSIGNERS: dict[str, Strategy] = {
     "tumbling": sized("tumbling"),
     "sliding": sized("sliding", slides=True),
@@ -155,7 +156,7 @@ EVICTORS: dict[str, Strategy] = {
 
 
 def triggers_for(assigner: Spec) -> Strategy:
-    """The triggers that can be used on the windows of an assigner."""
+    """Draw triggers that can be used on the windows of an assigner."""
     plain = [drawn for kind, drawn in PLAIN_TRIGGERS.items() if goes_with(assigner, {"type": kind})]
     if not plain:
         return described("default")
@@ -164,13 +165,13 @@ def triggers_for(assigner: Spec) -> Strategy:
 
 
 def evenly(usual: Strategy, others: Strategy) -> Strategy:
-    """What is usual as often as all others together."""
+    """Draw the common choice as often as all others together."""
     return st.booleans().flatmap(lambda other: others if other else usual)
 
 
 @st.composite
 def specs(draw: st.DrawFn, *, are_cleaned_up: bool = False) -> Spec:
-    """Windows of every kind with every trigger, evictor and lateness that go with them.
+    """Draw windows of every kind with every valid trigger, evictor and lateness.
 
     With `are_cleaned_up`, only those that event time cleans up.
     """
@@ -208,16 +209,18 @@ happenings = st.sampled_from(OFTEN).flatmap(lambda kind: HAPPENINGS[kind])
 
 
 def elements(spec: Spec) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Streams for windows, with records out of order, doubled and late, and watermarks that sometimes fall.
+    """Draw streams for windows, with records out of order, duplicate and late, and watermarks that sometimes
+    fall.
 
-    Times begin below 0 and are around the largest one so far. Processing time does not fall. If a trigger would go on
-    for ever there is no final watermark, or event times are far ahead of processing time.
+    Times start below 0 and are near the largest one so far. Processing time does not fall. If a trigger would
+    never stop, there is no final watermark, or event times are far ahead of processing time.
     """
     trigger = spec["trigger"].get("of", spec["trigger"])["type"]
     windows = spec["assigner"]["type"]
-    # Such a trigger never stops if processing time reaches the end of a window that only a watermark cleans up.
+    # Such a trigger never stops if processing time reaches the end of a window that only a watermark cleans
+    # up.
     start = FAR if trigger == "continuous_processing_time" and windows in EVENT_TIME else -15
-    # Such a trigger fires up to the end of all time in a window that has no other end.
+    # Such a trigger fires until the end of all time in a window without an end.
     endless = trigger == "continuous_event_time" and windows == "global"
     after_the_end = st.none() if endless else st.none() | st.integers(0, 3)
     has_gaps = windows == "dynamic_session"
@@ -225,14 +228,14 @@ def elements(spec: Spec) -> st.SearchStrategy[list[dict[str, Any]]]:
         lambda drawn, after: with_end(
             laid_out(list(chain.from_iterable(drawn)), start, has_gaps=has_gaps), after
         ),
-        # Short lists in a list make long streams more often than one list does.
+        # Nested short lists give long streams more often than a single list does.
         st.lists(st.lists(happenings, max_size=10), max_size=10),
         after_the_end,
     )
 
 
 def laid_out(drawn: list[dict[str, Any]], start: int, *, has_gaps: bool) -> list[dict[str, Any]]:
-    """Elements with times, made from happenings with distances."""
+    """Return elements with times, made from events with distances."""
     largest, processing_time = start, 0
     last: dict[str, Any] | None = None
     made: list[dict[str, Any]] = []
@@ -253,7 +256,7 @@ def laid_out(drawn: list[dict[str, Any]], start: int, *, has_gaps: bool) -> list
 
 
 def with_end(made: list[dict[str, Any]], after: int | None) -> list[dict[str, Any]]:
-    """Elements, with the final watermark and so many of the records once more behind it, unless that is None."""
+    """Return elements followed by the final watermark and some of the records again, unless that is None."""
     if after is None:
         return made
     return [*made, {"wm": FOREVER}, *[one for one in made if "key" in one][:after]]
@@ -262,5 +265,5 @@ def with_end(made: list[dict[str, Any]], after: int | None) -> list[dict[str, An
 def specs_and_elements(
     *, are_cleaned_up: bool = False
 ) -> st.SearchStrategy[tuple[Spec, list[dict[str, Any]]]]:
-    """Windows, each with a stream for them."""
+    """Draw windows, each with a stream for them."""
     return specs(are_cleaned_up=are_cleaned_up).flatmap(lambda spec: st.tuples(st.just(spec), elements(spec)))

@@ -1,4 +1,4 @@
-"""The commands that the dashboard shows are those that the command line takes."""
+"""The command lines that the dashboard shows are valid."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("line", SHOWN)
 def test_each_is_understood(line: str) -> None:
-    """By the parser of the command line itself, with the values that the dashboard means."""
+    """The command line's own parser accepts each, with the values that the dashboard means."""
     program, *words = shlex.split(line)
     assert program == "penstock"
     command: Any = typer.main.get_command(app)
@@ -72,7 +72,7 @@ def test_each_is_understood(line: str) -> None:
 
 
 def test_all_of_them_are_here() -> None:
-    """A text that is added is tested, too."""
+    """So a new command line cannot go untested."""
     functions = {name for name in cli_equivalents.__all__ if name.islower()}
     source = Path(__file__).read_text()
     assert {name for name in functions if f"cli_equivalents.{name}(" not in source} == set()

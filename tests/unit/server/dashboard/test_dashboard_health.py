@@ -1,4 +1,4 @@
-"""How the dashboard says that a job does."""
+"""How the dashboard describes a job's health."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def job(
 
 @pytest.mark.parametrize("status", JobStatus)
 def test_each_status_has_a_word_and_an_icon(status: JobStatus) -> None:
-    """Not a colour alone, and why it is so."""
+    """So health is not shown by colour alone; there is a reason, too."""
     health = health_of(job(status), NOW_MS)
     assert health.word
     assert health.icon
@@ -75,14 +75,14 @@ def test_each_status_has_a_word_and_an_icon(status: JobStatus) -> None:
     ],
 )
 def test_health_follows_from_status_and_progress(made: Job, word: str, level: Level) -> None:
-    """The level says who has to look."""
+    """The level says who has to act."""
     health = health_of(made, NOW_MS)
     assert (health.word, health.level) == (word, level)
     assert (level in ATTENTION) == (word in {"Behind", "Dead letters", "Recovered", "Failed", "Restarting"})
 
 
 def test_numbers_are_those_of_a_job_with_a_driver() -> None:
-    """The last report of a job that has ended does not count as what it does."""
+    """The last report of an ended job is not shown as current."""
     progress = {
         "rows_per_s": 12.5,
         "lag": {"a": {"records": 3}, "b": {"records": 4, "bytes": 9}, "c": {}, "d": None},
@@ -98,7 +98,7 @@ def test_numbers_are_those_of_a_job_with_a_driver() -> None:
 
 
 def test_a_job_that_is_behind_counts_as_running_too() -> None:
-    """Somebody should look at it, and it works."""
+    """It works, but needs attention."""
     behind = job(progress={"lag": {"readings": {"seconds": 600.0}}})
     assert job_row(behind, NOW_MS)["groups"] == ["attention", "running"]
     assert job_row(job(), NOW_MS)["groups"] == ["running"]
@@ -108,7 +108,7 @@ def test_a_job_that_is_behind_counts_as_running_too() -> None:
 
 
 def test_a_form_says_what_to_fill_in() -> None:
-    """In words for who fills it in, not for who wrote the models."""
+    """The text is for users, not for the authors of the models."""
     with pytest.raises(WrongInputError, match=r"^Fill in kind\.$"):
         check_form(Command, {"kind": "", "target": "*"})
     with pytest.raises(WrongInputError, match=r"^Version cannot be -1: "):

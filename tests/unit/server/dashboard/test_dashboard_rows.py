@@ -1,4 +1,4 @@
-"""What the pages on state, savepoints and errors show of what they have read, as rows of tables."""
+"""Table rows of the dashboard's pages on state, savepoints and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stored(key: object, values: dict[str, object] | None, timers: object = None)
 
 
 def test_keys_show_what_they_hold() -> None:
-    """Each state in a column of its own, whatever its name, timers and windows behind them; what is long is cut."""
+    """Each state has a column, whatever its name, followed by timers and windows; long values are cut."""
     found = (
         stored("a", {"limit": None, ":x": [1, "ü"]}, timers=[{"at": 5}]),
         stored([1, "b"], {"limit": 7, ":x": "y" * 500}),
@@ -60,7 +60,7 @@ def letter(reason: str, offset: int, raw: bytes = b"{}", step: str = "") -> Foun
 
 
 def test_dead_letters_are_shown_newest_first() -> None:
-    """With a sample, as text where it is some; and the reasons by how many have them."""
+    """Each has a sample, as text where possible; reasons are sorted by frequency."""
     found = dead_letters_of(
         [letter("late", 1), letter("late", 2, b"\xff"), letter("boom", 3, b"x" * 300, "count")]
     )
@@ -72,13 +72,13 @@ def test_dead_letters_are_shown_newest_first() -> None:
 
 
 def test_a_savepoint_is_a_row() -> None:
-    """With the time as people read it."""
+    """The time is in readable form."""
     found = Savepoint(id="sp-1", job_name="rooms", batch=4, created_at="2026-12-01T12:00:00+00:00", uri="/x")
     assert savepoint_row(found) == {"id": "sp-1", "job": "rooms", "batch": 4, "taken": "2026-12-01 12:00:00"}
 
 
 def test_versions_show_what_they_scored_lately() -> None:
-    """Within the window of the policy, if they score; else since the checkpoint began."""
+    """Scoring versions show the policy's window; others show totals since the checkpoint's start."""
     about = {
         "format": "onnx",
         "sha256": "",
@@ -122,7 +122,7 @@ def test_versions_show_what_they_scored_lately() -> None:
 def test_a_version_says_why_it_cannot_be_validated(
     status: Any, is_examined: bool, failure: str | None, said: str
 ) -> None:
-    """Beside the button that does so."""
+    """The reason is beside the button."""
     zero: dict[str, Any] = dict.fromkeys(("records", "failures", "slow", "late", "chosen", "pinned"), 0)
     none: dict[str, Any] = dict.fromkeys(("share", "ms", "p99_ms", "agreement", "drift", "ks", "recent"))
     found = ListedVersion(
@@ -133,7 +133,7 @@ def test_a_version_says_why_it_cannot_be_validated(
 
 
 def test_charts_of_models_have_a_line_for_each_version_that_scores() -> None:
-    """Of what is known about it; the share of failures has those that were slow."""
+    """Each chart has the metrics that exist; slow calls count as failures."""
     now = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
     models = {
         "s/m/1": ModelMetrics(records=100, ms=2.0),

@@ -1,4 +1,4 @@
-"""The dashboard behind the guard: who sees a page, a file or the socket, and from where."""
+"""The dashboard's access control: who gets a page, a file or the socket, and from which origin."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def one_of(path: str, job_id: str) -> str:
 
 
 def test_each_page_is_for_its_role_and_those_above(place: DashboardPlace) -> None:
-    """The whole matrix of pages, methods and roles; pages can only be looked at."""
+    """All pages, methods and roles are tested; pages are read-only."""
     job_id = place.submit()
     roles = place.mount.page_roles()
     assert len(roles) >= 7
@@ -59,14 +59,14 @@ def test_each_page_is_for_its_role_and_those_above(place: DashboardPlace) -> Non
                     expected = 405
                 else:
                     expected = 200 if role.covers(needed) else 403
-                    # A page is made for those who look at it; nobody asks for its head alone.
+                    # Rendering a page for HEAD alone would be wasted work.
                     if method == "HEAD" and expected == 200:
                         expected = 405
                 assert answer.status_code == expected, (method, path, role, answer.text[:200])
 
 
 def test_nobody_unknown_gets_a_file(place: DashboardPlace) -> None:
-    """Nor a page; a browser is led to where it can show a token."""
+    """Nor a page; a browser is redirected to the login."""
     for path in (f"{STATIC}/nicegui.js", "/dashboard/assets/dashboard.css", "/dashboard/jobs", "/"):
         assert place.ask("GET", path, None).status_code == 401, path
         assert place.ask("GET", path, Role.VIEWER).status_code in (200, 303), path
@@ -81,19 +81,19 @@ def test_nobody_unknown_gets_a_file(place: DashboardPlace) -> None:
      "/_nicegui_ws/socket.io", "/_nicegui_ws/other"],
 )  # fmt: skip
 def test_there_is_nothing_else(place: DashboardPlace, path: str) -> None:
-    """What is neither page nor file of the dashboard is not there, whatever the framework has."""
+    """Other paths do not exist, whatever the framework offers."""
     assert place.ask("GET", f"/dashboard{path}").status_code == 404
 
 
 def test_the_socket_is_no_page(place: DashboardPlace) -> None:
-    """Asking again and again by HTTP, in place of a socket, is refused."""
+    """HTTP polling in place of a socket is refused."""
     for query in ("", "?transport=polling&EIO=4"):
         assert place.ask("GET", SOCKET_PATH + query).status_code == 404
         assert place.ask("POST", SOCKET_PATH + query).status_code == 405
 
 
 def opened(place: DashboardPlace, headers: list[tuple[bytes, bytes]], path: str = SOCKET_PATH) -> str:
-    """What becomes of a socket."""
+    """Return the outcome of opening a socket."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -112,7 +112,7 @@ def opened(place: DashboardPlace, headers: list[tuple[bytes, bytes]], path: str 
 
 
 def test_sockets_of_other_pages_are_refused(place: DashboardPlace) -> None:
-    """By their host, their origin, and without a session; only the socket's own path is one."""
+    """Checked are host, origin and session; only the socket's own path is valid."""
     cookie = place.ask("GET", f"/login?token={TOKENS[Role.VIEWER]}", None).cookies[COOKIE]
     known = (b"cookie", f"{COOKIE}={cookie}".encode())
     host, own = (b"host", HOST.encode()), (b"origin", f"http://{HOST}".encode())
@@ -143,7 +143,7 @@ def test_sockets_of_other_pages_are_refused(place: DashboardPlace) -> None:
 
 
 def test_pages_have_the_tightest_policy(place: DashboardPlace) -> None:
-    """Each script of a page carries the nonce of its answer, which is another one each time."""
+    """Each script of a page has the nonce of its response, which is unique."""
     nonces = set()
     for _ in range(2):
         answer = place.ask("GET", "/dashboard/jobs")
@@ -164,13 +164,13 @@ def test_pages_have_the_tightest_policy(place: DashboardPlace) -> None:
 
 
 def test_what_a_proxy_says_is_not_believed(place: DashboardPlace) -> None:
-    """A prefix that a client makes up is in no page."""
+    """A prefix forged by a client appears in no page."""
     answer = place.ask("GET", "/dashboard/jobs", headers={"X-Forwarded-Prefix": "/canary-77"})
     assert "canary-77" not in answer.text
 
 
 def test_text_of_users_is_no_markup(place: DashboardPlace) -> None:
-    """A job's name stays what it is."""
+    """A job's name is escaped."""
     job_id = place.submit(name="</script><script>alert(1)</script> {{ 7 * 7 }} ${x} `y`")
     answer = place.ask("GET", f"/dashboard/jobs/{job_id}")
     assert "<script>alert" not in answer.text
@@ -178,12 +178,12 @@ def test_text_of_users_is_no_markup(place: DashboardPlace) -> None:
 
 
 def test_a_job_that_there_is_not_is_said(place: DashboardPlace) -> None:
-    """With the id."""
+    """The error has the id."""
     assert "none-77" in place.ask("GET", "/dashboard/jobs/none-77").text
 
 
 def test_a_page_without_a_role_does_not_start() -> None:
-    """Nor does a mount that says nothing of its pages."""
+    """Neither does a mount without roles for its pages."""
     app = FastAPI(openapi_url=None)
     app.router.routes.append(APIRoute("/x", lambda: None))
     with pytest.raises(UndeclaredRouteError, match="/x does not declare a role"):
@@ -195,7 +195,9 @@ def test_a_page_without_a_role_does_not_start() -> None:
 
 
 def test_the_login_page_takes_a_token(place: DashboardPlace) -> None:
-    """In a form, so that it is in no URL; a wrong one is refused on the same page, which has no script."""
+    """It is posted in a form, so that no URL has it; a wrong one is refused on the same page, which has no
+    script.
+    """
     page = place.ask("GET", "/login", None)
     assert page.status_code == 200
     assert "script" not in page.text

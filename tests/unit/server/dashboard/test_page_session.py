@@ -1,4 +1,4 @@
-"""What a page of the dashboard may read and do, for whom."""
+"""What a page of the dashboard may read and do, by user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.server.dashboard.page_session import Readings, SessionOverError, V
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The messages to the browser, of which there is none here."""
+    """Collect the messages to the browser, which is not there."""
     said: list[str] = []
 
     class Ui:
@@ -46,7 +46,7 @@ def visit_of(place: RestPlace, role: Role) -> Visit:
 
 @pytest.mark.parametrize("role", Role)
 def test_an_action_is_for_its_role(place: RestPlace, told: list[str], role: Role) -> None:
-    """Whatever the browser sends: the role is asked for when it is done. The manager looks at once."""
+    """The role is checked when the action runs, whatever the browser sends. The manager is woken at once."""
     job_id = place.submit()
     visit = visit_of(place, role)
     wakes = place.wakes
@@ -60,7 +60,7 @@ def test_an_action_is_for_its_role(place: RestPlace, told: list[str], role: Role
 
 
 def test_an_action_after_the_session_ends_the_page(place: RestPlace, told: list[str]) -> None:
-    """And does nothing."""
+    """The action is not carried out."""
     visit = visit_of(place, Role.ADMIN)
     assert visit.may(Role.ADMIN)
     place.door.sessions._known.clear()
@@ -71,7 +71,7 @@ def test_an_action_after_the_session_ends_the_page(place: RestPlace, told: list[
 
 
 def test_what_goes_wrong_is_told(place: RestPlace, told: list[str]) -> None:
-    """As a sentence."""
+    """The message is a sentence."""
 
     def fail(_: str) -> None:
         raise JobStateError("The job is over.")
@@ -81,7 +81,7 @@ def test_what_goes_wrong_is_told(place: RestPlace, told: list[str]) -> None:
 
 
 def test_pages_share_what_they_read() -> None:
-    """Ten that ask at once read once, in a thread; later it is read again; what nobody asks for is forgotten."""
+    """Ten concurrent requests read once, in a thread; later ones read again; unused data is dropped."""
     now_s = 0.0
     readings = Readings(lambda: now_s)
     reads: list[bool] = []
@@ -108,7 +108,7 @@ def test_pages_share_what_they_read() -> None:
 
 
 def test_a_reading_that_fails_is_tried_again() -> None:
-    """Its error is that of everybody who asked."""
+    """Everybody who asked gets the error."""
     readings = Readings()
 
     def fail() -> int:
@@ -123,7 +123,7 @@ def test_a_reading_that_fails_is_tried_again() -> None:
 
 
 def test_fifty_jobs_are_listed_at_once(place: RestPlace) -> None:
-    """In under 200 ms, most of them over, with a row for each."""
+    """It takes under 200 ms, with a row for each; most jobs have ended."""
     for number in range(50):
         job_id = place.submit(name=f"job-{number}")
         if number % 10:

@@ -1,4 +1,4 @@
-"""Decisions: total and legal over all that can be recorded and seen, and right in a world where everything fails."""
+"""Decisions: total and legal for all records and observations, and right in a world where everything fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def all_facts() -> Iterator[JobFacts]:
 
 
 def test_decisions_are_total_and_legal() -> None:
-    """Each job with each driver gets a decision, each decision is a legal transition, and each transition is made."""
+    """Each combination of job and driver has a decision, each decision is legal, and each transition is used."""
     made = {status: set[JobStatus]() for status in JobStatus}
     for job, driver in itertools.product(all_facts(), DRIVERS):
         decision = decide(job, driver, 1000)
@@ -59,13 +59,13 @@ def test_decisions_are_total_and_legal() -> None:
         if decision.status is not None:
             made[job.status].add(decision.status)
             assert decision.reason
-            # What is recorded comes first, so that no effect is decided on what is not recorded yet.
+            # Recording comes first, so that no effect depends on unrecorded facts.
             assert decision.effect is None
     assert made == {status: set(after) for status, after in TRANSITIONS.items()}
 
 
 def test_only_what_cannot_be_seen_or_is_as_wanted_is_let_be() -> None:
-    """Where nothing is done, the job is what the user wants, or is over, or waits for something."""
+    """Without an action the job is as wanted, has ended, or waits."""
     for job, driver in itertools.product(all_facts(), DRIVERS):
         decision = decide(job, driver, 1000)
         if decision != Decision():
@@ -90,7 +90,7 @@ def ended(kind: EndKind, *, stop_done: bool = False) -> Driver:
 
 
 def test_a_cancel_terminates_then_kills() -> None:
-    """SIGTERM at once, SIGKILL after the grace, and CANCELED only when no driver is left."""
+    """SIGTERM comes at once, SIGKILL after the grace period, and CANCELED only once no driver is left."""
     job = facts(JobStatus.RUNNING, Desired.CANCELED)
     assert decide(job, ALIVE, 0).status is JobStatus.STOPPING
     job = dataclasses.replace(job, status=JobStatus.STOPPING)
@@ -103,7 +103,7 @@ def test_a_cancel_terminates_then_kills() -> None:
 
 
 def test_a_clock_that_went_back_ends_waits() -> None:
-    """Nothing waits for a time that may be years away."""
+    """No wait lasts until a time that may be years away."""
     restarting = facts(JobStatus.RESTARTING, since_ms=10**12, delay_ms=500)
     assert decide(restarting, ended(EndKind.KILLED), 5).status is JobStatus.STARTING
     canceled = facts(JobStatus.STOPPING, Desired.CANCELED, signalled_ms=10**12)
@@ -111,7 +111,7 @@ def test_a_clock_that_went_back_ends_waits() -> None:
 
 
 def test_a_failure_waits_as_its_strategy_says() -> None:
-    """And the reason says what happened and what the strategy makes of it."""
+    """The reason has the failure and the strategy's response."""
     decision = decide(facts(JobStatus.RUNNING), ended(EndKind.KILLED), 1000)
     assert (decision.status, decision.delay_ms) == (JobStatus.RESTARTING, 500)
     assert decision.reason == "why (restart 1 of 1)"
@@ -123,12 +123,12 @@ def test_a_failure_waits_as_its_strategy_says() -> None:
 
 
 def test_what_a_restart_cannot_heal_fails_at_once() -> None:
-    """Whatever the strategy says."""
+    """The strategy does not matter."""
     assert decide(facts(JobStatus.STARTING), ended(EndKind.REFUSED), 0).status is JobStatus.FAILED
 
 
 def test_a_stop_with_a_savepoint_is_done_when_the_savepoint_is() -> None:
-    """A driver that dies before is started again; a plain stop is done."""
+    """A driver that dies before is restarted; a plain stop is then done."""
     for needs, done, after in (
         (True, False, JobStatus.RESTARTING),
         (True, True, JobStatus.FINISHED),
@@ -139,7 +139,7 @@ def test_a_stop_with_a_savepoint_is_done_when_the_savepoint_is() -> None:
 
 
 def test_a_job_that_is_resumed_while_it_pauses_is_started_again() -> None:
-    """Without a delay, and without a failure on its account."""
+    """There is no delay, and it does not count as a failure."""
     decision = decide(facts(JobStatus.STOPPING), ended(EndKind.STOPPED), 0)
     assert (decision.status, decision.delay_ms) == (JobStatus.RESTARTING, 0)
     assert decision.history == RestartHistory()
@@ -147,7 +147,7 @@ def test_a_job_that_is_resumed_while_it_pauses_is_started_again() -> None:
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(Desired, Desired)))
 def test_what_may_be_wanted(before: Desired, after: Desired) -> None:
-    """Pause and resume alternate; a stop may become a cancel; a cancel stays."""
+    """Pause and resume alternate; a stop may become a cancel; a cancel is final."""
     wanted = {
         Desired.RUNNING: set(Desired),
         Desired.PAUSED: set(Desired),
@@ -162,7 +162,7 @@ def test_what_may_be_wanted(before: Desired, after: Desired) -> None:
 
 @dataclass
 class Run:
-    """A run as the file system and the kernel know it."""
+    """A run in the view of the file system and the kernel."""
 
     launched: bool = False
     voided: bool = False
@@ -189,7 +189,7 @@ class Run:
         self.alive = False
 
     def step(self, event: str) -> None:
-        """What happens to a driver by itself, or on request."""
+        """Advance the driver, by itself or on request."""
         if not self.alive:
             return
         if event == "goes on":
@@ -210,7 +210,7 @@ class Run:
 
 @dataclass
 class World:
-    """One job in a store, its runs, and managers that may be anywhere in their work."""
+    """One job in a store, its runs, and managers at any stage of their work."""
 
     job: JobFacts
     epoch: int = 0
@@ -224,7 +224,7 @@ class World:
         return self.runs[self.epoch].seen() if self.epoch else Driver(DriverState.NONE)
 
     def manager(self, leader: int) -> Iterator[str]:
-        """One look at the job in steps, between which anything may happen; dropped where a manager is killed."""
+        """One pass over the job in steps, between which anything may happen; dropped where a manager is killed."""
         job, epoch, version = self.job, self.epoch, self.version
         driver = self.observe()
         yield "observed"
@@ -257,7 +257,7 @@ class World:
         self.job = dataclasses.replace(self.job, **changes)
 
     def act(self, effect: Effect, epoch: int) -> None:
-        """As processes.py does it, under the lock of the run."""
+        """Act as processes.py does, under the lock of the run."""
         run = self.runs[epoch]
         if effect is Effect.LAUNCH and not (run.alive or run.launched or run.voided):
             run.launched = run.alive = True
@@ -277,7 +277,7 @@ class World:
             self.version += 1
 
     def check(self) -> None:
-        """What holds at every moment."""
+        """Check the invariants."""
         alive = [epoch for epoch, run in self.runs.items() if run.alive]
         assert len(alive) <= 1, "a job runs twice"
         assert alive in ([], [self.epoch]), "a run of before is alive"
@@ -287,14 +287,14 @@ class World:
 
 
 EVENTS: Final = ["goes on", "dies", "fails", "is refused", "finishes", "is stopped from outside"]
-# Each byte is a step; as one string of bytes Hypothesis makes them quickly.
+# Each byte is a step; Hypothesis generates byte strings quickly.
 STEPS = st.binary(max_size=200)
 
 
 @examples(60)
 @given(STEPS, st.sampled_from([NoRestart(), FixedDelay(2, 1000), FixedDelay(1000, 0)]))
 def test_jobs_end_up_as_wanted_and_never_run_twice(steps: bytes, strategy: RestartStrategy) -> None:
-    """Drivers and managers die at any moment, three managers work at once, one of them leads, and clocks jump."""
+    """Drivers and managers die at any moment, three managers work at once, one leads, and clocks jump."""
     world = World(JobFacts("job", JobStatus.CREATED, Desired.RUNNING, strategy))
     managers: dict[int, Iterator[str]] = {}
     leads = [1, 0, 0]
@@ -311,7 +311,7 @@ def test_jobs_end_up_as_wanted_and_never_run_twice(steps: bytes, strategy: Resta
             world.leader += 1
             leads[who] = world.leader
         elif what == 5 and world.epoch:
-            # It mostly goes on.
+            # Mostly it continues.
             world.runs[world.epoch].step(EVENTS[max(0, number - 26)])
         elif what == 6:
             world.now_ms += (1, 100, 1000, 10_000, -100_000)[number % 5]
@@ -324,7 +324,7 @@ def test_jobs_end_up_as_wanted_and_never_run_twice(steps: bytes, strategy: Resta
 
 
 def settle(world: World) -> None:
-    """From now on nothing fails: a new leader looks at the job, and its driver continues."""
+    """Stop all faults: a new leader takes over the job, and its driver continues."""
     world.leader += 1
     for _ in range(40):
         for _ in world.manager(world.leader):
@@ -335,7 +335,7 @@ def settle(world: World) -> None:
 
 
 def check_end(world: World) -> None:
-    """The job is what the user wants, unless it has ended by itself."""
+    """Check that the job is as the user wants, unless it has ended by itself."""
     job = world.job
     kinds = {run.end.kind for run in world.runs.values() if run.end is not None}
     if job.status is JobStatus.FAILED:
@@ -354,7 +354,7 @@ def check_end(world: World) -> None:
 @pytest.mark.parametrize("stop_at", range(1, 5))
 @pytest.mark.parametrize("desired", list(Desired))
 def test_a_manager_that_is_killed_at_any_step_loses_nothing(stop_at: int, desired: Desired) -> None:
-    """Each look is broken off after so many steps; every second one is made by a manager that lives."""
+    """Each pass is interrupted after some steps; every second pass is by a manager that survives."""
     world = World(JobFacts("job", JobStatus.CREATED, Desired.RUNNING, NoRestart()))
     for look in range(30):
         if look == 8:
@@ -372,7 +372,7 @@ def test_a_manager_that_is_killed_at_any_step_loses_nothing(stop_at: int, desire
 
 
 def test_what_the_system_hinders_is_tried_again_as_often_as_needed() -> None:
-    """A full disk is no failure of the job, and counts for no strategy; a job that is never started again is not."""
+    """A full disk does not count as a failure of the job; with `NoRestart` the job still fails."""
     job = facts(JobStatus.RUNNING)
     for _ in range(5):
         decision = decide(job, ended(EndKind.HINDERED), 1000)

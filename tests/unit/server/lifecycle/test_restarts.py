@@ -1,4 +1,4 @@
-"""Restart strategies: from text and back, and what they decide against references in plain Python."""
+"""Restart strategies: text forms, and decisions compared with references in plain Python."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ STRATEGIES = st.one_of(
     st.builds(FailureRate, COUNTS, MS, MS),
     EXPONENTIAL,
 )
-# How long each run of a job was.
+# The durations of a job's runs.
 RUNS = st.lists(st.integers(0, 20_000_000), max_size=30)
 
 
 @given(STRATEGIES)
 def test_the_text_of_a_strategy_means_the_strategy(strategy: RestartStrategy) -> None:
-    """What is shown can be given again."""
+    """The displayed text can be used as input."""
     assert parse_strategy(strategy_text(strategy)) == strategy
 
 
@@ -69,7 +69,7 @@ def test_the_text_of_a_strategy_means_the_strategy(strategy: RestartStrategy) ->
     ],
 )
 def test_strategies_are_read(text: Any, strategy: RestartStrategy) -> None:
-    """From text and JSON; what is not said has Flink's default."""
+    """Text and JSON are accepted; missing values have Flink's defaults."""
     assert parse_strategy(text) == strategy
 
 
@@ -96,18 +96,18 @@ def test_strategies_are_read(text: Any, strategy: RestartStrategy) -> None:
     ],
 )
 def test_wrong_strategies_are_refused(given_: Any, parts: list[str]) -> None:
-    """With what is wrong, and what would be right."""
+    """The error says what is wrong and what would be right."""
     with pytest.raises(JobDefinitionError) as error:
         parse_strategy(given_)
     assert [part for part in parts if part not in str(error.value)] == []
 
 
 def delays(strategy: RestartStrategy, runs: list[int], job_id: str = "job") -> list[int | None]:
-    """What is decided on each failure of a job whose runs are so long; it ends with the first None."""
+    """Return the decision at each failure of a job with these runs; it ends with the first None."""
     history, now_ms, found = RestartHistory(), 0, []
     for run_ms in runs:
         now_ms += run_ms
-        # What is stored between two failures is the same afterwards.
+        # What is stored between two failures is restored unchanged.
         history = msgspec.json.decode(msgspec.json.encode(history), type=RestartHistory)
         decided = decide_restart(strategy, history, job_id, now_ms)
         found.append(decided.delay_ms)
@@ -120,20 +120,20 @@ def delays(strategy: RestartStrategy, runs: list[int], job_id: str = "job") -> l
 
 @given(RUNS)
 def test_none_never_starts_again(runs: list[int]) -> None:
-    """The first failure is the last."""
+    """The job fails at the first failure."""
     assert delays(NoRestart(), runs) == [None for _ in runs[:1]]
 
 
 @given(st.builds(FixedDelay, COUNTS, MS), RUNS)
 def test_fixed_delay_starts_again_so_often(strategy: FixedDelay, runs: list[int]) -> None:
-    """Each time after the same delay, however long the job ran."""
+    """The delay is the same each time, however long the job ran."""
     wanted = [strategy.delay_ms] * min(strategy.attempts, len(runs))
     assert delays(strategy, runs) == wanted + [None] * (len(runs) > strategy.attempts)
 
 
 @given(st.builds(FailureRate, COUNTS, MS, MS), RUNS)
 def test_failure_rate_gives_up_on_too_many_failures(strategy: FailureRate, runs: list[int]) -> None:
-    """It gives up exactly when the failures in the interval before now are more than allowed."""
+    """It does so exactly when the failures within the last interval exceed the limit."""
     wanted: list[int | None] = []
     times: list[int] = []
     now_ms = 0
@@ -150,7 +150,7 @@ def test_failure_rate_gives_up_on_too_many_failures(strategy: FailureRate, runs:
 
 @given(st.builds(ExponentialDelay, jitter=st.just(0.0), stable_ms=MS), RUNS)
 def test_exponential_delay_grows_until_the_job_is_stable(strategy: ExponentialDelay, runs: list[int]) -> None:
-    """By the multiplier up to the longest; a run of the stable time begins anew."""
+    """It grows by the multiplier up to the maximum; a run of the stable duration resets it."""
     wanted, delay_ms = [], float(strategy.initial_ms)
     for number, run_ms in enumerate(runs):
         if number and run_ms >= strategy.stable_ms:
@@ -164,7 +164,7 @@ def test_exponential_delay_grows_until_the_job_is_stable(strategy: ExponentialDe
 def test_jitter_spreads_within_bounds_and_repeats(
     strategy: ExponentialDelay, runs: list[int], job_id: str
 ) -> None:
-    """The same job gets the same delays each time; none is shorter than the first or longer than the longest."""
+    """The same job gets the same delays each time, between the minimum and the maximum."""
     found = delays(strategy, runs, job_id)
     assert found == delays(strategy, runs, job_id)
     assert all(strategy.initial_ms <= delay <= strategy.max_ms for delay in found if delay is not None)
@@ -173,14 +173,14 @@ def test_jitter_spreads_within_bounds_and_repeats(
 
 
 def test_jitter_differs_between_jobs_and_attempts() -> None:
-    """Jobs that failed together do not start together, nor twice at the same pace."""
+    """Jobs that failed together do not restart together, and successive delays differ."""
     strategy = ExponentialDelay(1000, 100_000, 1.0, 1.0)
     many = {delay for n in range(50) for delay in delays(strategy, [0] * 10, f"job-{n}")}
     assert len(many) > 200
 
 
 def test_attempts_of_exponential_delay_count_since_the_job_was_stable() -> None:
-    """A job that is stable now and then never uses them up."""
+    """A job that is stable now and then never exhausts them."""
     strategy = ExponentialDelay(attempts=2, stable_ms=1000)
     assert None not in delays(strategy, [10, 5000] * 5)
     assert delays(strategy, [10, 10, 10])[-1] is None
@@ -190,7 +190,7 @@ def test_attempts_of_exponential_delay_count_since_the_job_was_stable() -> None:
 def test_a_clock_that_jumps_leaves_every_decision_in_bounds(
     strategy: RestartStrategy, times: list[int]
 ) -> None:
-    """Whatever the clock says, a delay is one of the strategy's, and what is kept stays small."""
+    """For any clock, a delay is one of the strategy's, and the stored history is bounded."""
     history = RestartHistory()
     for now_ms in times:
         decided = decide_restart(strategy, history, "job", now_ms)
@@ -201,7 +201,7 @@ def test_a_clock_that_jumps_leaves_every_decision_in_bounds(
 
 
 def test_a_clock_that_went_back_does_not_hold_failures_for_ever() -> None:
-    """A failure from the future counts as one of now, and is over with its interval."""
+    """A failure with a future time counts as one of now, and expires with its interval."""
     strategy = FailureRate(failures=1, interval_ms=1000)
     first = decide_restart(strategy, RestartHistory(), "job", 10**12)
     second = decide_restart(strategy, first.history, "job", 0)
@@ -210,7 +210,7 @@ def test_a_clock_that_went_back_does_not_hold_failures_for_ever() -> None:
 
 
 def test_reasons_are_told() -> None:
-    """What a user reads in the events."""
+    """Events show them to users."""
     assert decide_restart(FixedDelay(3), RestartHistory(attempts=1), "j", 0).reason == "restart 2 of 3"
     assert (
         decide_restart(FixedDelay(3), RestartHistory(attempts=3), "j", 0).reason == "it was restarted 3 times"
@@ -220,6 +220,6 @@ def test_reasons_are_told() -> None:
 
 @pytest.mark.parametrize("module", [restarts, durations])
 def test_examples_run(module: Any) -> None:
-    """What the docstrings show holds."""
+    """The docstrings' examples are right."""
     assert doctest.testmod(module).failed == 0
     assert doctest.testmod(module).attempted > 0

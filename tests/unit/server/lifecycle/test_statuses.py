@@ -1,4 +1,4 @@
-"""Job statuses: the whole table."""
+"""Job statuses: the complete table of transitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(JobStatus, JobStatus)))
 def test_a_transition_is_legal_if_the_table_has_it(before: JobStatus, after: JobStatus) -> None:
-    """All others are refused, with both statuses named; staying is no transition."""
+    """Others are refused, naming both statuses; staying in a status is no transition."""
     if after.value in table()[before.value]:
         check_transition(before, after)
     else:
@@ -45,28 +45,28 @@ def test_a_transition_is_legal_if_the_table_has_it(before: JobStatus, after: Job
 
 
 def test_each_status_is_in_the_table() -> None:
-    """The table is total, and what is over stays over."""
+    """The table is complete, and final statuses have no transitions."""
     assert set(TRANSITIONS) == set(JobStatus)
     assert {status for status, after in TRANSITIONS.items() if not after} == ENDED
     assert not ENDED & WITH_DRIVER
 
 
 def test_each_status_is_reached_from_created_and_leads_to_an_end() -> None:
-    """No status is cut off, and none is a trap."""
+    """Each status is reachable, and from each an end is reachable."""
     assert reachable(JobStatus.CREATED) == set(JobStatus)
     for status in JobStatus:
         assert reachable(status) & ENDED
 
 
 def test_only_a_start_gives_a_driver() -> None:
-    """A job without a driver gets one by STARTING alone."""
+    """A job without a driver gets one only through STARTING."""
     for before in set(JobStatus) - WITH_DRIVER:
         assert TRANSITIONS[before] & WITH_DRIVER <= {JobStatus.STARTING}
     assert all(JobStatus.STARTING not in TRANSITIONS[before] for before in WITH_DRIVER)
 
 
 def test_what_users_want_is_a_status() -> None:
-    """A job can be what each of them says."""
+    """A job can reach each of them."""
     assert [desired.status.value for desired in Desired] == [desired.value for desired in Desired]
 
 

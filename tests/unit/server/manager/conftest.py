@@ -1,4 +1,4 @@
-"""What tests of managers share: a home whose managers start small drivers."""
+"""Shared fixtures of manager tests: a home whose managers start small drivers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.server.manager import manager as manager_module
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManagedPlace]:
-    """A home with one manager, which works when a test calls `look`."""
+    """Return a home with one manager, which works when a test calls `look`."""
     monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
     made = ManagedPlace(tmp_path)
     yield made

@@ -1,4 +1,4 @@
-"""A home of a server whose managers start real processes, though without Spark."""
+"""A server's home whose managers start real processes, without Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 40.0
 
 
 class ManagedPlace:
-    """A home with definitions, a service, and managers that come and go."""
+    """A home with definitions, a service, and successive managers."""
 
     def __init__(self, root: Path) -> None:
         self.definitions = root / "definitions"
@@ -69,7 +69,7 @@ class ManagedPlace:
         while not done():
             assert time.monotonic() < deadline, told()
             (manager or self.manager).look()
-            # A look takes time that the drivers need to start.
+            # Polling takes CPU time that the drivers need to start.
             time.sleep(0.05)
 
     def history(self, job_id: str) -> list[Any]:
@@ -87,7 +87,7 @@ class ManagedPlace:
         return begun.pid
 
     def kill_driver(self, job_id: str) -> None:
-        """Kill the driver of a job; the next one may be at work."""
+        """Kill the driver of a job; its successor may be running."""
         os.kill(self.pid(job_id), signal.SIGKILL)
         (self.service.checkpoint(job_id) / "at-work").unlink()
 

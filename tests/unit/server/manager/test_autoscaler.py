@@ -1,4 +1,4 @@
-"""The autoscaler over a real store: what it asks for, what it leaves to users, and that it forgets nothing."""
+"""The autoscaler over a real store: its requests, its respect for users' wishes, and its durable memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEASE_MS = 1_000_000_000
 
 
 class World:
-    """A store, a definition with a policy, and a job that is simulated; the time is that of the job."""
+    """A store, a definition with a policy, and a simulated job; time is the job's."""
 
     def __init__(self, root: Path, job: SimulatedJob, scaling: str = "{}", mode: Any = None) -> None:
         self.job = job
@@ -63,7 +63,7 @@ class World:
         self.written = 0
 
     def start_manager(self, name: str) -> None:
-        """Another manager leads from now on, which knows what the store knows."""
+        """Let another manager lead, which knows only what is in the store."""
         if name != "first":
             self.store.resign(self.manager)
         leader = self.store.lead(name, LEASE_MS)
@@ -86,7 +86,7 @@ class World:
         return self.autoscaler.look(self.leader)
 
     def run(self, seconds: float, look_s: float = 20.0) -> None:
-        """Let the job work, with looks, and rescales as they are asked for."""
+        """Run the job, with passes of the manager, and rescales on request."""
         end = self.job.now + seconds
         looked = self.job.now
         while self.job.now < end:
@@ -97,7 +97,7 @@ class World:
                 self.carry_out()
 
     def carry_out(self) -> None:
-        """Do what the driver would: rescale the job, which stands still meanwhile."""
+        """Act as the driver: rescale the job, which pauses meanwhile."""
         for operation in self.store.unfinished_of(self.id):
             before, after = self.job.tasks, int(operation.arguments["parallelism"])
             self.job.tasks = after
@@ -134,12 +134,14 @@ def worlds(tmp_path: Path) -> Iterator[Any]:
 
 
 def busy(rate: float = 1500.0, **nature: Any) -> SimulatedJob:
-    """A job with one task, for which that is too few from 850 records/s on."""
+    """Return a job with one task, which is overloaded from 850 records/s on."""
     return SimulatedJob(Nature(**{"interval_s": 5, **nature}), lambda s: rate * (1 + 0.1 * math.sin(s / 20)))
 
 
 def test_a_rescale_is_asked_for_by_the_autoscaler(worlds: Any) -> None:
-    """With what was decided, why, and at which rate; the job shows policy and decision, events the downtime."""
+    """The request has the decision, the reason and the rate; the job shows policy and decision, events the
+    downtime.
+    """
     world = worlds(busy(), "{max_tasks: 4}")
     world.run(60, look_s=40)
     (operation,) = world.rescales()
@@ -170,7 +172,7 @@ def test_a_rescale_is_asked_for_by_the_autoscaler(worlds: Any) -> None:
 
 
 def test_advice_and_autoscaling_say_the_same(worlds: Any, tmp_path: Path) -> None:
-    """`penstock advise` with the same policy gives the same decision for the same reason."""
+    """`penstock advise` with the same policy gives the same decision and reason."""
     world = worlds(busy(), "{max_tasks: 4}")
     world.job.run(60)
     assert world.look()
@@ -185,7 +187,7 @@ def test_advice_and_autoscaling_say_the_same(worlds: Any, tmp_path: Path) -> Non
 
 
 def test_a_job_without_a_policy_is_left_alone(worlds: Any) -> None:
-    """So is one that was submitted with scaling off."""
+    """A job submitted with scaling off is not changed either."""
     for scaling, mode in (("null", None), ("{}", "off")):
         world = worlds(busy(), scaling, mode)
         world.run(120)
@@ -195,7 +197,7 @@ def test_a_job_without_a_policy_is_left_alone(worlds: Any) -> None:
 
 
 def test_a_dry_run_tells_each_decision_once(worlds: Any) -> None:
-    """As an event, and no operation; the job keeps its tasks."""
+    """It is an event without an operation; the job keeps its tasks."""
     world = worlds(busy(950.0), "{}", "dry-run")
     world.run(3600)
     assert world.rescales() == []
@@ -205,14 +207,14 @@ def test_a_dry_run_tells_each_decision_once(worlds: Any) -> None:
 
 
 def test_a_refusal_is_told_once(worlds: Any) -> None:
-    """Again for another reason only."""
+    """It is reported again only for another reason."""
     world = worlds(busy(), "{max_tasks: 1}")
     world.run(1200)
     assert world.told() == [("no rescale", "at-most")]
 
 
 def test_what_did_not_help_is_known_after_a_restart(worlds: Any) -> None:
-    """A hot key group is not fed more tasks by the next manager either."""
+    """The next manager does not give a hot key group more tasks either."""
     world = worlds(busy(1100.0, hot_share=0.9, seed=1), "{max_rescales_per_hour: 100}")
     world.job.tasks = 2
     world.run(400)
@@ -225,7 +227,7 @@ def test_what_did_not_help_is_known_after_a_restart(worlds: Any) -> None:
 
 @pytest.mark.parametrize("wish", ["pause", "stop", "cancel", "rescale", "savepoint"])
 def test_a_job_that_a_user_has_a_wish_for_is_left_alone(worlds: Any, wish: str) -> None:
-    """While the wish lasts."""
+    """It is not changed while the request is pending."""
     world = worlds(busy())
     world.job.run(60)
     arguments = (3,) if wish == "rescale" else ()
@@ -235,7 +237,7 @@ def test_a_job_that_a_user_has_a_wish_for_is_left_alone(worlds: Any, wish: str) 
 
 
 def test_the_cool_down_counts_from_a_users_rescale(worlds: Any) -> None:
-    """What a user has set stays for a while, though the load wants something else."""
+    """A user's setting stays for a while, even if the load suggests another."""
     world = worlds(busy(3000.0, max_records=10_000))
     world.job.run(60)
     world.service.rescale(world.id, 2, "ann")
@@ -248,7 +250,7 @@ def test_the_cool_down_counts_from_a_users_rescale(worlds: Any) -> None:
 
 
 def test_a_rescale_beside_the_manager_counts(worlds: Any) -> None:
-    """`penstock rescale CHECKPOINT` shows in the metrics only."""
+    """`penstock rescale CHECKPOINT` is visible only in the metrics."""
     world = worlds(busy(3000.0))
     world.job.run(60)
     world.job.tasks = 2
@@ -258,7 +260,7 @@ def test_a_rescale_beside_the_manager_counts(worlds: Any) -> None:
 
 
 def test_a_failed_rescale_is_not_tried_again_at_once(worlds: Any) -> None:
-    """It counts for the cool-down."""
+    """It starts the cool-down."""
     world = worlds(busy())
     world.job.run(60)
     assert world.look()
@@ -271,7 +273,7 @@ def test_a_failed_rescale_is_not_tried_again_at_once(worlds: Any) -> None:
 
 
 def test_one_that_does_not_lead_changes_nothing(worlds: Any) -> None:
-    """It finds that out when it would."""
+    """It finds out when it is about to act."""
     world = worlds(busy())
     world.job.run(60)
     world.store.resign("first")
@@ -282,7 +284,7 @@ def test_one_that_does_not_lead_changes_nothing(worlds: Any) -> None:
 
 
 def test_metrics_of_a_run_that_has_died_do_not_count(worlds: Any) -> None:
-    """A job that was started again is judged by its new run."""
+    """A restarted job is judged by its new run."""
     world = worlds(busy())
     world.job.run(60)
     world.job.now += 1
@@ -292,7 +294,7 @@ def test_metrics_of_a_run_that_has_died_do_not_count(worlds: Any) -> None:
 
 
 def test_damaged_metrics_hold_up_nobody(worlds: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The job keeps its tasks, and the log says what is wrong."""
+    """The job keeps its tasks, and the log has the error."""
     world = worlds(busy())
     world.job.run(60)
     world.look()
@@ -305,7 +307,7 @@ def test_damaged_metrics_hold_up_nobody(worlds: Any, caplog: pytest.LogCaptureFi
 
 
 def test_a_policy_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    """In the definition, with the field."""
+    """The error concerns the definition, and names the field."""
     (tmp_path / "shop.py").write_text("")
     (tmp_path / "shop.yaml").write_text("job: shop.py\nscaling: {target: 0.5}\n")
     (problem,) = Catalog([tmp_path]).definitions()[1]
@@ -314,7 +316,7 @@ def test_a_policy_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_definition_without_a_policy_can_be_run_dry(tmp_path: Path) -> None:
-    """With the defaults."""
+    """The defaults apply."""
     (tmp_path / "shop.py").write_text("")
     (tmp_path / "shop.yaml").write_text("job: shop.py\n")
     catalog = Catalog([tmp_path])
@@ -343,7 +345,7 @@ def test_a_definition_without_a_policy_can_be_run_dry(tmp_path: Path) -> None:
     st.lists(st.floats(30, 900), min_size=3, max_size=6),
 )
 def test_restarts_of_the_manager_change_nothing(nature: Nature, share: float, lives: list[float]) -> None:
-    """A load rises fourfold and falls again while managers come and go: at most four rescales, and lag comes back."""
+    """The load rises fourfold and falls again while managers change: at most four rescales, and lag recovers."""
     base = share * nature.task_rate
 
     def load(seconds: float) -> float:
@@ -362,7 +364,7 @@ def test_restarts_of_the_manager_change_nothing(nature: Nature, share: float, li
             changes = [(o.arguments["before"], o.arguments["parallelism"]) for o in world.rescales()]
             assert 2 <= len(changes) <= 4
             ups = [after > before for before, after in changes]
-            # Up and then down, and not to and fro.
+            # It goes up once and down once, without oscillation.
             assert ups == sorted(ups, reverse=True)
             assert world.job.waits_s() < 20
         finally:

@@ -1,4 +1,6 @@
-"""Managers that die, stand still or lose the lead: the next one finds what they began, and nothing is done twice."""
+"""Managers that die, are suspended or lose the lead: the next one continues their work, and nothing is done
+twice.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ from penstock.server.runs.processes import Processes
 
 
 def test_another_manager_finds_the_drivers(place: ManagedPlace) -> None:
-    """Nothing is started twice, and what one began the next one ends."""
+    """Nothing is started twice, and the next manager completes what the first one began."""
     job_id = place.running("works", "fixed-delay:attempts=9,delay=0s")
     pid = place.pid(job_id)
-    # The first one is no more.
+    # The first manager is gone.
     second = place.new_manager()
     place.work(lambda: second.leads, manager=second)
     for _ in range(5):
@@ -30,7 +32,7 @@ def test_another_manager_finds_the_drivers(place: ManagedPlace) -> None:
     assert place.pid(job_id) == pid
     assert place.service.get(job_id).status is JobStatus.RUNNING
     place.kill_driver(job_id)
-    # Its parent lives still, though it awaits nothing: a zombie, which counts as dead.
+    # Its parent still lives but does not wait for it: it is a zombie, which counts as dead.
     place.work(lambda: place.service.get(job_id).run == 2, manager=second)
     place.until(job_id, JobStatus.RUNNING, second)
     place.service.cancel(job_id, "ann")
@@ -43,7 +45,7 @@ def test_another_manager_finds_the_drivers(place: ManagedPlace) -> None:
 def test_a_manager_that_dies_beside_an_effect_loses_nothing(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, effect: str, when: str
 ) -> None:
-    """Each time before or behind it; the next manager continues."""
+    """It dies before or after the effect; the next manager continues."""
 
     class KilledError(BaseException):
         pass
@@ -89,7 +91,7 @@ def test_a_manager_that_does_not_lead_does_nothing(place: ManagedPlace) -> None:
 def test_a_manager_that_stood_still_does_nothing_more(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its look and its act another came to lead, which it notices before it acts."""
+    """Between its observation and its action another came to lead, which it notices before it acts."""
     place.work(lambda: place.manager.leads)
     job_id = place.submit("works")
     second = place.new_manager()
@@ -113,7 +115,9 @@ def test_a_manager_that_stood_still_does_nothing_more(
 def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, effect: str
 ) -> None:
-    """Behind its last look at who leads: what it does then, another has done, and it is not done twice."""
+    """It is suspended after its last check of the lead: another does the action meanwhile, and it is not done
+    twice.
+    """
     act = {"LAUNCH": "launch", "ASK_STOP": "_ask_stop", "TERMINATE": "terminate"}[effect]
     owner: Any = {"LAUNCH": Processes, "ASK_STOP": Manager, "TERMINATE": manager_module}[effect]
     first, second = place.manager, place.new_manager()
@@ -129,7 +133,7 @@ def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later
     def works() -> None:
         while not reached.is_set():
             first.look()
-        # The look that stood still is over here.
+        # The suspended pass ends here.
 
     job_id = place.submit("works", "fixed-delay:attempts=9,delay=0s")
     if effect != "LAUNCH":
@@ -155,7 +159,7 @@ def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later
     goes_on.set()
     thread.join(PATIENCE_S)
     if effect == "ASK_STOP":
-        # The request of before is refused by the run that did not get it.
+        # The earlier request is refused by the run for which it was not meant.
         requests = place.service.checkpoint(job_id) / "requests"
         place.work(lambda: (requests / "pause-1.answer").exists(), manager=second)
         assert b"The request is for run 1" in (requests / "pause-1.answer").read_bytes()
@@ -166,7 +170,7 @@ def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later
 
 
 def test_a_manager_leads_when_that_is_on_record(place: ManagedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store fails in between: it does not act before the event is there, which is there once."""
+    """The store fails in between: it does not act before the event is recorded, which happens once."""
     broken, add_event = True, place.store.add_event
 
     def fails(*arguments: Any) -> None:

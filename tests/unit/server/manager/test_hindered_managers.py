@@ -1,4 +1,4 @@
-"""Managers that cannot do all that they are to do: a full disk or a mistake holds up nothing else, and passes."""
+"""Managers with an obstacle, a full disk or a bug: other work continues, and they recover."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.server.manager.operations import OperationWorker
 def test_what_cannot_be_done_for_one_holds_up_no_other(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The disk is full where a request would be written: this is logged and tried again, and the manager continues."""
+    """The disk is full where a request would be written: this is logged and retried, and the manager continues."""
     full, fits = place.submit("works"), place.submit("works")
     place.until(full, JobStatus.RUNNING)
     place.until(fits, JobStatus.RUNNING)
@@ -49,7 +49,7 @@ def test_what_cannot_be_done_for_one_holds_up_no_other(
 def test_a_mistake_does_not_end_the_manager(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is in the log, and the next look continues."""
+    """The error is logged, and the next pass continues."""
     with monkeypatch.context() as patch:
         patch.setattr(OperationWorker, "work", lambda *_: 1 / 0)
         place.work(lambda: place.manager.leads)
@@ -60,7 +60,9 @@ def test_a_mistake_does_not_end_the_manager(
 def test_what_fails_at_every_look_is_told_once(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk under a lease: one line without a traceback, and the job runs when there is room again."""
+    """For a full disk under a lease there is one line without a traceback, and the job runs once there is
+    space.
+    """
     offer = manager_module.offer
 
     def full(*arguments: Any) -> int:
@@ -81,7 +83,7 @@ def test_what_fails_at_every_look_is_told_once(
 def test_a_full_disk_under_a_manager_and_its_jobs_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the store, runs, leases and checkpoints on it: what cannot be done is done when there is room again."""
+    """The store, runs, leases and checkpoints are on the disk; delayed work is done once there is space."""
     monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
     with small_disk(tmp_path / "disk", 4) as disk:
         place = ManagedPlace(disk.folder)
@@ -91,7 +93,7 @@ def test_a_full_disk_under_a_manager_and_its_jobs_passes(
             submitted = []
             for left in (0, 4 << 10, 12 << 10, 40 << 10):
                 disk.fill(left)
-                # What has no room is refused, or taken and done later; nothing may end the manager.
+                # Requests without space are refused, or accepted and done later; nothing may end the manager.
                 with contextlib.suppress(StoreError, OSError):
                     submitted.append(place.submit("finishes", "fixed-delay:attempts=50,delay=0s"))
                 for _ in range(20):
@@ -113,7 +115,7 @@ def test_a_full_disk_under_a_manager_and_its_jobs_passes(
 def test_a_job_that_a_full_disk_hinders_is_not_failed(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often; its strategy would have given up after the first failure."""
+    """This holds however often it happens; the strategy would have given up after the first failure."""
     monkeypatch.setattr(decisions, "HINDERED_MS", 20)
     job_id = place.submit("is-hindered is-hindered is-hindered finishes", "fixed-delay:attempts=1,delay=0s")
     place.until(job_id, JobStatus.FINISHED)

@@ -1,4 +1,4 @@
-"""The manager with real processes, though without Spark: what it starts, ends, and starts again."""
+"""The manager with real processes, without Spark: which drivers it starts, stops and restarts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.server.runs.processes import Processes, is_alive, process_of
 
 
 def test_a_job_runs_to_its_end(place: ManagedPlace) -> None:
-    """By way of STARTING; its run is on record, and its output private."""
+    """It passes STARTING; its run is recorded, and its output is private."""
     job_id = place.submit("finishes")
     info = place.until(job_id, JobStatus.FINISHED)
     assert info.reason == "all is done"
@@ -26,7 +26,7 @@ def test_a_job_runs_to_its_end(place: ManagedPlace) -> None:
 
 
 def test_a_driver_that_is_killed_is_started_again(place: ManagedPlace) -> None:
-    """From the same checkpoint, as the strategy says, until the strategy gives up."""
+    """It continues from the same checkpoint, until the strategy gives up."""
     job_id = place.submit("works", "fixed-delay:attempts=2,delay=100ms")
     for number in (1, 2, 3):
         place.until(job_id, JobStatus.RUNNING)
@@ -41,7 +41,7 @@ def test_a_driver_that_is_killed_is_started_again(place: ManagedPlace) -> None:
 
 
 def test_a_job_whose_checkpoint_is_away_waits_for_it(place: ManagedPlace) -> None:
-    """Such as on a share that is not mounted: it is never begun from nothing, and continues when all is back."""
+    """An example is an unmounted share: the job never starts from nothing, and continues once all is back."""
     job_id = place.running("works", "fixed-delay:attempts=1,delay=0s")
     place.work(lambda: place.service.runs(job_id)[0].pid is not None)
     checkpoint = place.service.checkpoint(job_id)
@@ -71,7 +71,7 @@ def test_a_job_whose_checkpoint_is_away_waits_for_it(place: ManagedPlace) -> Non
 
 
 def test_a_job_that_continues_another_must_find_its_checkpoint(place: ManagedPlace) -> None:
-    """Which that one has run with; a job that never ran may begin from nothing."""
+    """The other job has run with it; a job that never ran may start from nothing."""
     first = place.running("works")
     checkpoint = place.service.checkpoint(first)
     assert place.store.has_run(str(checkpoint))
@@ -87,7 +87,7 @@ def test_a_job_that_continues_another_must_find_its_checkpoint(place: ManagedPla
 
 
 def test_failures_and_refusals_differ(place: ManagedPlace) -> None:
-    """One is tried again, the other would come again."""
+    """A failure is retried; a refusal would come again."""
     job_id = place.submit("fails dies finishes", "fixed-delay:attempts=5,delay=0s")
     place.until(job_id, JobStatus.FINISHED)
     assert place.runs(job_id) == ["1", "2", "3"]
@@ -97,7 +97,7 @@ def test_failures_and_refusals_differ(place: ManagedPlace) -> None:
 
 
 def test_a_process_that_breaks_before_it_begins_has_failed(place: ManagedPlace) -> None:
-    """It is not started again and again behind the strategy's back; what it said is in its output."""
+    """It counts for the restart strategy; its message is in its output."""
     job_id = place.submit("breaks", "fixed-delay:attempts=1,delay=0s")
     info = place.until(job_id, JobStatus.FAILED)
     assert "ended with code 1 before it began" in info.reason
@@ -106,14 +106,14 @@ def test_a_process_that_breaks_before_it_begins_has_failed(place: ManagedPlace) 
 
 
 def test_a_definition_that_is_gone_fails_its_job(place: ManagedPlace) -> None:
-    """With the name of what is missing."""
+    """The reason names what is missing."""
     job_id = place.submit("works")
     (place.definitions / "small.py").unlink()
     assert "job file small.py, which does not exist" in place.until(job_id, JobStatus.FAILED).reason
 
 
 def test_a_cancel_ends_a_driver_that_is_stuck(place: ManagedPlace) -> None:
-    """Within ten seconds, with all of its session."""
+    """This takes at most ten seconds, and ends its whole session."""
     job_id = place.running("is-stuck")
     pid = place.pid(job_id)
     begun = time.monotonic()
@@ -127,7 +127,7 @@ def test_a_cancel_ends_a_driver_that_is_stuck(place: ManagedPlace) -> None:
 
 
 def test_a_cancel_before_the_start_starts_nothing(place: ManagedPlace) -> None:
-    """Nor later."""
+    """Nothing is started later, either."""
     job_id = place.submit("works")
     place.service.cancel(job_id, "ann")
     place.until(job_id, JobStatus.CANCELED)
@@ -136,7 +136,7 @@ def test_a_cancel_before_the_start_starts_nothing(place: ManagedPlace) -> None:
 
 
 def test_a_stop_takes_a_savepoint(place: ManagedPlace) -> None:
-    """The driver is asked, and its answer is the operation's result."""
+    """The driver gets a request, and its answer is the operation's result."""
     job_id = place.running("works")
     operation = place.service.stop(job_id, "ann", savepoint=True)
     place.until(job_id, JobStatus.FINISHED)
@@ -147,7 +147,7 @@ def test_a_stop_takes_a_savepoint(place: ManagedPlace) -> None:
 
 
 def test_a_stop_with_a_savepoint_outlives_its_driver(place: ManagedPlace) -> None:
-    """It dies before it answers; the next one is stopped in its place."""
+    """The driver dies before it answers; the next one is stopped instead."""
     job_id = place.running("is-stuck works", "fixed-delay:attempts=1,delay=0s")
     operation = place.service.stop(job_id, "ann", savepoint=True)
     place.until(job_id, JobStatus.STOPPING)
@@ -160,7 +160,7 @@ def test_a_stop_with_a_savepoint_outlives_its_driver(place: ManagedPlace) -> Non
 
 
 def test_a_job_pauses_and_goes_on(place: ManagedPlace) -> None:
-    """Without a process meanwhile."""
+    """There is no process in between."""
     job_id = place.running("works")
     pid = place.pid(job_id)
     place.service.pause(job_id, "ann")
