@@ -182,7 +182,16 @@ def test_another_stream_of_the_same_name_is_refused(
     """
     name = kinesis.create("anew")
     receive(tmp_path, kinesis.uri(name))
-    with receiver(tmp_path, kinesis.uri(name, "&poll_ms=60000")) as running:
+    begun = threading.Event()
+
+    def reads_nothing(_: kinesis_receiver.KinesisReceiver) -> bool:
+        begun.set()
+        return True
+
+    # A request while there is no stream would end the run before.
+    monkeypatch.setattr(kinesis_receiver.KinesisReceiver, "_is_ahead", reads_nothing)
+    with receiver(tmp_path, kinesis.uri(name)) as running:
+        assert begun.wait(60)
         kinesis.client.delete_stream(StreamName=name)
         while name in kinesis.client.list_streams()["StreamNames"]:
             time.sleep(0.05)
