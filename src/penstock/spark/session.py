@@ -28,7 +28,13 @@ from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.machine.priority import yield_cores
 from penstock.spark.startup.fork_server import start_fork_server
 from penstock.spark.startup.jvm_ahead import discard_jvm_ahead, take_jvm_ahead
-from penstock.spark.startup.jvm_start import JvmStart, jvm_environment, jvm_settings, start_environment
+from penstock.spark.startup.jvm_start import (
+    JvmStart,
+    jvm_environment,
+    jvm_settings,
+    start_environment,
+    variables_set,
+)
 from penstock.spark.state_mount import store_settings
 
 __all__ = ["SessionSettings", "code_archive", "has_session", "open_session", "ship_code"]
@@ -210,7 +216,7 @@ def _start(settings: SessionSettings) -> SparkSession:
             gateway = None if ahead is None else ahead.connect()
             if ahead is not None and gateway is not None:
                 ahead.follow(gateway, settings.log_file.with_name(OUTPUT_FILE), settings.log_properties)
-            with _variables_set(start_environment(settings.jvm)):
+            with variables_set(start_environment(settings.jvm)):
                 context = SparkContext(conf=SparkConf().setAll([*found.items()]), gateway=gateway)
             session = _new_session(context, found)
         _prepare(session, settings)
@@ -237,21 +243,6 @@ def _prepare(session: SparkSession, settings: SessionSettings) -> None:
         with contextlib.suppress(Py4JError, PySparkException, OSError):
             session.stop()
         raise
-
-
-@contextlib.contextmanager
-def _variables_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process's environment, and restore their values afterwards."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _new_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSession:

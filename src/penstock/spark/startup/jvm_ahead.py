@@ -21,7 +21,13 @@ from typing import IO, Any, Final
 
 from penstock.errors import PenstockError
 from penstock.machine.jars import pyspark_folder
-from penstock.spark.startup.jvm_start import JvmStart, jvm_environment, jvm_settings, start_environment
+from penstock.spark.startup.jvm_start import (
+    JvmStart,
+    jvm_environment,
+    jvm_settings,
+    start_environment,
+    variables_set,
+)
 
 __all__ = ["JvmAhead", "discard_jvm_ahead", "jvm_ahead", "take_jvm_ahead"]
 
@@ -81,12 +87,8 @@ class JvmAhead:
             "PYSPARK_GATEWAY_PORT": str(port),
             "PYSPARK_GATEWAY_SECRET": found[8 : 8 + length].decode(),
         }
-        os.environ.update(variables)
-        try:
+        with variables_set(variables):
             gateway = launch_gateway()  # type: ignore[no-untyped-call]  # PySpark has no types here
-        finally:
-            for name in variables:
-                del os.environ[name]
         gateway.proc = self._process
         return gateway
 
