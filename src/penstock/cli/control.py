@@ -52,7 +52,7 @@ class When(enum.StrEnum):
 
 
 _SENT: Final = "SENT"
-# Without a terminal there is no line width, so a table is not squeezed.
+# The width of tables that are not printed to a terminal: wide enough for all columns.
 _FILE_COLUMNS: Final = 240
 _CHECKPOINT_ONLY: Final = dict.fromkeys(
     ("issued_by", "define"),

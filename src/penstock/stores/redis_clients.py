@@ -52,7 +52,7 @@ def _client(binding: RedisBinding) -> Any:
             password = resolve_setting(binding.stream, binding.login, "password") or ""
             return (password,) if binding.user is None else (binding.user, password)
 
-    # A secret that is missing is told at once.
+    # Report a missing secret now, not at the first connection.
     resolve_setting(binding.stream, binding.login, "password")
     tls: dict[str, Any] = {}
     if binding.secure:
