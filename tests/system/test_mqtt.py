@@ -29,7 +29,7 @@ from penstock.control.commands import Command
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.jobs.settings import RunSettings
-from penstock.mqtt.mqtt_connection import check_topic_filter
+from penstock.mqtt.mqtt_connection import MqttConnection, check_topic_filter
 from penstock.mqtt.mqtt_sink import MqttSink
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
@@ -84,6 +84,22 @@ def test_messages_come_in_order_also_those_sent_meanwhile(
         wait_until(lambda: len(journaled(tmp_path)) == 3_100)
     receive(tmp_path, uri)
     assert journaled(tmp_path) == numbers(3_100)
+
+
+def test_a_receiver_that_is_there_has_subscribed(
+    broker: MosquittoBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the subscription takes, what is published as soon as a run has begun is received."""
+    subscribe = MqttConnection.subscribe
+
+    def subscribe_late(connection: MqttConnection) -> None:
+        time.sleep(0.3)
+        subscribe(connection)
+
+    monkeypatch.setattr(MqttConnection, "subscribe", subscribe_late)
+    with receiver(tmp_path / "journal", broker.uri("early")):
+        broker.publish("early", numbers(0, 5))
+        wait_until(lambda: len(journaled(tmp_path / "journal")) == 5)
 
 
 def test_a_filter_takes_the_topics_that_match_and_retained_messages_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 import uuid
@@ -27,6 +28,7 @@ __all__ = [
     "MqttConnection",
     "check_connection",
     "check_topic_filter",
+    "open_subscription",
     "publish_to_topic",
 ]
 
@@ -238,7 +240,8 @@ class MqttConnection:
 
     def wait(self, timeout_s: float) -> list[Arrived]:
         """Wait for messages, and return those that have arrived."""
-        code, taken = self._client.loop(timeout_s), 0
+        # Messages may have come with the answer to a subscription.
+        code, taken = self._client.loop(0 if self._arrived else timeout_s), 0
         # That takes one packet. The others that are there do not need a call of the system each.
         while code == paho.MQTT_ERR_SUCCESS and taken < len(self._arrived) < _MOST_AT_ONCE:
             taken = len(self._arrived)
@@ -279,33 +282,47 @@ class MqttConnection:
             raise ConnectionError(f"there is no answer to the {what} for {_ANSWER_S:g} s")
 
 
+def open_subscription(binding: MqttBinding, session: str | None) -> MqttConnection:
+    """Return a connection to which the broker sends what comes for the filter from now on.
+
+    Raises ExternalSystemError when it cannot be made.
+    """
+    with _lost_connections_named(binding):
+        connection = MqttConnection(binding, session)
+        try:
+            connection.subscribe()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
 def check_topic_filter(binding: MqttBinding) -> None:
     """Check that the broker answers and lets the user subscribe, without a trace. Raises ExternalSystemError."""
-    _once(binding, MqttConnection.subscribe)
+    open_subscription(binding, None).close()
 
 
 def publish_to_topic(binding: MqttBinding, body: bytes) -> None:
     """Publish one message, and wait until the broker has it. Raises ExternalSystemError when that fails."""
-
-    def publish(connection: MqttConnection) -> None:
+    with _lost_connections_named(binding), MqttConnection(binding, None) as connection:
         for _, reason in connection.publish({0: OutgoingMessage(binding.topic, body)}):
             if reason:
                 raise ExternalSystemError(
                     f"Stream {binding.stream!r}: {binding.topic!r} takes no message. {reason}"
                 )
 
-    _once(binding, publish)
-
 
 def check_connection(binding: MqttBinding) -> None:
     """Check that the broker lets the user connect. Raises ExternalSystemError."""
-    _once(binding, lambda _: None)
+    with _lost_connections_named(binding):
+        MqttConnection(binding, None).close()
 
 
-def _once(binding: MqttBinding, do: Callable[[MqttConnection], None]) -> None:
+@contextlib.contextmanager
+def _lost_connections_named(binding: MqttBinding) -> Iterator[None]:
+    """Raise ExternalSystemError for a connection that is lost."""
     try:
-        with MqttConnection(binding, None) as connection:
-            do(connection)
+        yield
     except PenstockError:
         raise
     except OSError as e:

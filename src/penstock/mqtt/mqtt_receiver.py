@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from penstock.bindings.types import MqttBinding
-from penstock.mqtt.mqtt_connection import MqttConnection
+from penstock.mqtt.mqtt_connection import MqttConnection, open_subscription
 from penstock.sources.group_commits import GroupCommits
 from penstock.sources.journal import JournalWriter
 from penstock.sources.receiver import Receiver
@@ -44,10 +44,10 @@ class MqttReceiver(Receiver[MqttConnection]):
         self._session = session
 
     def _connect(self) -> MqttConnection:
-        return MqttConnection(self._binding, self._session)
+        # What comes before the subscription is lost, so the stream is only ready with it.
+        return open_subscription(self._binding, self._session)
 
     def _receive(self, connection: MqttConnection) -> None:
-        connection.subscribe()
         most = max(1, self._binding.prefetch // 2)
         came_s = time.monotonic()
         with GroupCommits(self._journal, most, connection.acknowledge) as commits:
