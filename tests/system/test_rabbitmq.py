@@ -49,7 +49,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.rabbitmq import rabbitmq_connections, rabbitmq_queue, rabbitmq_stream
 from penstock.rabbitmq.rabbitmq_queue import check_queue
 from penstock.rabbitmq.rabbitmq_sink import RabbitSink
-from penstock.rabbitmq.rabbitmq_stream import check_stream
+from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
 from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, TaskContext
@@ -249,6 +249,24 @@ def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None
     with receiver(tmp_path, uri, bounded=True) as receiving:
         receiving.wait_for_end(threading.Event())
     assert journaled(tmp_path) == numbers(5, 8)
+
+
+def test_a_start_at_the_end_misses_nothing_that_comes_after_it(
+    node: RabbitNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the broker is, messages that are published as soon as a run has begun are read."""
+    check_stream(binding(node.stream_uri("end-stream", "?create=true")))  # type: ignore[arg-type]
+    publish(node, "end-stream", numbers(5))
+    begin = StreamReceiver._begin
+
+    def begin_late(receiving: StreamReceiver, connection: Any) -> None:
+        time.sleep(0.3)
+        begin(receiving, connection)
+
+    monkeypatch.setattr(StreamReceiver, "_begin", begin_late)
+    with receiver(tmp_path, node.stream_uri("end-stream", "?start=latest")):
+        publish(node, "end-stream", numbers(5, 8))
+        wait_until(lambda: journaled(tmp_path) == numbers(5, 8))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -130,6 +130,23 @@ def test_an_empty_table_is_read_from_its_first_row_on(tables: Tables, tmp_path: 
     assert numbers(tmp_path / "later") == [3, 4]
 
 
+def test_a_start_at_the_end_misses_nothing_that_comes_after_it(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the server is, rows that are inserted as soon as a run has begun are read."""
+    tables.insert(0, 2)
+    begin = TableReceiver._begin
+
+    def begin_late(receiving: TableReceiver, opened: Any) -> None:
+        time.sleep(0.3)
+        begin(receiving, opened)
+
+    monkeypatch.setattr(TableReceiver, "_begin", begin_late)
+    with receiver(tmp_path, tables.uri(start="latest")):
+        tables.insert(2, 4)
+        wait_until(lambda: numbers(tmp_path) == [2, 3])
+
+
 @pytest.mark.parametrize("how", ["inserted", "drawn", "prepared", "times"])
 def test_a_row_that_is_committed_late_is_not_missed(tables: Tables, tmp_path: Path, how: str) -> None:
     """This includes rows whose transaction has only drawn its number, or has only begun when rows are ordered

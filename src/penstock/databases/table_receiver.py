@@ -81,6 +81,10 @@ class TableReceiver(Receiver[_TableConnection]):
         opened = _TableConnection(self._binding, self._shape)
         try:
             self._check_order(opened.table)
+            if self._place is None:
+                # From now on the job counts as started, and no row that comes may be missed.
+                with as_unread(self._binding):
+                    self._begin(opened)
         except BaseException:
             opened.connection.close()
             raise
@@ -104,8 +108,6 @@ class TableReceiver(Receiver[_TableConnection]):
 
     def _receive(self, opened: _TableConnection) -> None:
         with as_unread(self._binding):
-            if self._place is None:
-                self._begin(opened)
             while not self._stopping.is_set():
                 newest = self._newest(opened)
                 if newest is not None and self._await_writers(opened):

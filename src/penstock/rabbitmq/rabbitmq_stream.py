@@ -93,14 +93,30 @@ class StreamReceiver(Receiver["_StreamConnection"]):
         self._behind_since_s: float | None = None
 
     def _connect(self) -> _StreamConnection:
-        return _StreamConnection(self._binding)
+        connection = _StreamConnection(self._binding)
+        if self._durable is None:
+            # From now on the job counts as started, and no message that comes may be missed.
+            try:
+                self._begin(connection)
+            except BaseException as e:
+                connection.close()
+                if isinstance(e, ConnectionError):
+                    raise Problems(self._binding).unreachable(e) from e
+                raise
+        return connection
+
+    def _begin(self, connection: _StreamConnection) -> None:
+        """Keep the start, so that messages that come before the first is journaled are not skipped."""
+        start = connection.first() if self._binding.start == "earliest" else connection.end()
+        self._journal.append([], _OFFSET.pack(start - 1))
+        self._durable = start
 
     def _receive(self, connection: _StreamConnection) -> None:
         end = connection.end()
         first = connection.first()
         if self._newest is not None and not connection.still_has(self._newest):
             raise Problems(self._binding).created_again(self._newest.offset + 1)
-        position = self._kept(first, self._start(end, first))
+        position = self._kept(first, self._resume_at(end))
         if self._bounded and position >= end:
             return
         group = Group(self._journal, _MAX_RECORDS)
@@ -133,13 +149,9 @@ class StreamReceiver(Receiver["_StreamConnection"]):
         self._durable = first
         return first
 
-    def _start(self, end: int, first: int) -> int:
-        """Return where to resume: after what is in the journal, else where the binding says."""
-        if self._durable is None:
-            start = first if self._binding.start == "earliest" else end
-            # The start is kept, so that messages that arrive before the first is journaled are not skipped.
-            self._journal.append([], _OFFSET.pack(start - 1))
-            self._durable = start
+    def _resume_at(self, end: int) -> int:
+        """Return the offset after what is in the journal. Raises an error if the stream ends before it."""
+        assert self._durable is not None
         if end >= self._durable:
             self._behind_since_s = None
             return self._durable
@@ -186,14 +198,14 @@ class _StreamConnection:
         try:
             self._loop.run_until_complete(self._open())
         except BaseException:
-            self._close()
+            self.close()
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._close()
+        self.close()
 
     def end(self) -> int:
         """Return the offset after the last message that is in the stream now."""
@@ -372,7 +384,8 @@ class _StreamConnection:
         except (ServerError, LeaderNotAvailable, ConnectionClosed, TimeoutError) as e:
             raise ConnectionError(str(e) or type(e).__name__) from e
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the connection."""
         with suppress(Exception):  # it is given up anyway
             self._loop.run_until_complete(asyncio.wait_for(self._close_clients(), _CLOSE_S))
         for task in asyncio.all_tasks(self._loop):
