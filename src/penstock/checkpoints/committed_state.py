@@ -57,7 +57,7 @@ class CommittedState:
 
         With `key_groups`, only slots that have any of these are read. A slot that has not run yet has the entries of
         its seed. Raises CheckpointError when files are damaged, or missing because the job has gone on and removed
-        them.
+        them. A caller that drops its entries before it takes the next slot has one slot in memory at a time.
         """
         lineage = self.lineage
         firsts = first_key_groups(lineage.key_groups, lineage.parallelism)
@@ -68,6 +68,7 @@ class CommittedState:
                 yield number, entries
             elif lineage.origin.has_state:
                 yield from seed_slots(self.checkpoint.seed, node, {number: firsts[number]})
+            del entries
 
     def _stored(self, node: str, numbers: list[int]) -> Iterator[tuple[int, Mapping[str, Content]]]:
         """Yield slots with what they have stored; nothing before the first micro-batch."""

@@ -195,6 +195,8 @@ def _read(state: CommittedState, steps: Mapping[str, DescribedStep], needs: _Nee
                 tables[keyed].append(latest_rows(step.schema, FrozenEntries(entries), columns))
                 size += tables[keyed][-1].nbytes
             headers.append(slot_header(step, entries))
+            # The next slot needs the memory.
+            del entries
         if keyed is not None:
             schema = pa.schema([step.schema.field(column).remove_metadata() for column in columns])
             tables[keyed].append(schema.empty_table())

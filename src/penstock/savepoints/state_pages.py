@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +23,7 @@ from penstock.savepoints.captured_tables import FrozenEntries
 from penstock.snapshots.text_columns import json_texts
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
+from penstock.state.stored_blocks import Content
 from penstock.state.stored_runs import stored_runs, stored_table
 from penstock.state.timeline import TIMERS
 from penstock.windows.window_state import WINDOWS
@@ -160,21 +162,22 @@ class _Search:
         with contextlib.closing(committed.slots(self.step.node, range(first, end))) as slots:
             # Key groups in order have slots in order.
             for _, entries in slots:
-                stored = FrozenEntries(entries)
-                found += self._find_key(stored) if is_one else self._find_next(stored, len(found))
+                found += self._find_key(entries) if is_one else self._find_next(entries, len(found))
                 if len(found) > self.wanted.limit:
                     break
+                # The next slot needs the memory.
+                del entries
         return found[: self.wanted.limit + 1]
 
-    def _find_key(self, stored: FrozenEntries) -> list[_Found]:
-        table = stored_table(self.step.schema, stored, self.group)
+    def _find_key(self, entries: Mapping[str, Content]) -> list[_Found]:
+        table = stored_table(self.step.schema, FrozenEntries(entries), self.group)
         places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
         return self._found(self.group, table.rows(places[places >= 0]))
 
-    def _find_next(self, stored: FrozenEntries, before: int) -> list[_Found]:
+    def _find_next(self, entries: Mapping[str, Content], before: int) -> list[_Found]:
         """Return the next keys of a slot, of which `before` have been found in earlier slots."""
         found: list[_Found] = []
-        for run in stored_runs(self.step.schema, stored):
+        for run in stored_runs(self.step.schema, FrozenEntries(entries)):
             for group, table in sorted(run.items()):
                 if group >= self.after[0]:
                     found += self._found(group, table.all_rows())

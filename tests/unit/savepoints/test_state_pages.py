@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from stored_jobs import JobWith, StepWith, StoredJob, captured
 import penstock as ps
 from penstock.checkpoints import committed_state
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage, Origin
+from penstock.checkpoints.described_state import STATE_FILE
 from penstock.checkpoints.evolution import plan_changes
 from penstock.errors import CheckpointError, UnknownIdError
+from penstock.queries.job_tables import query_job
 from penstock.savepoints.captured_tables import table_name
 from penstock.savepoints.state_pages import KeyPage, KeysWanted, StoredKey, key_page
 from penstock.savepoints.state_restore import Snapshot, write_seed
@@ -179,6 +182,32 @@ def test_a_page_reads_only_the_slots_that_it_needs(tmp_path: Path, monkeypatch: 
     read.clear()
     assert key_page(checkpoint, job.state, msgspec.structs.replace(wanted, after="8." + "0" * 32)).items == ()
     assert read == []
+
+
+class Entries(dict[str, bytes]):
+    """Entries of a slot that a weak reference can follow."""
+
+
+def test_one_slot_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages and queries drop the entries of a slot before they read the next one."""
+    checkpoint, job = stored(tmp_path, monkeypatch, 4)
+    checkpoint.save(STATE_FILE, job.state)
+    freed: list[bool] = []
+
+    def stored_slots(folder: Path, batch: int, node: str, files: Any, numbers: list[int]) -> Any:
+        last = None
+        for number in numbers:
+            if last is not None:
+                freed.append(last() is None)
+            entries = Entries(job.stored[node, number])
+            last = weakref.ref(entries)
+            yield number, entries
+            del entries
+
+    monkeypatch.setattr(committed_state, "stored_slots", stored_slots)
+    assert len(key_page(checkpoint, job.state, KeysWanted(step="step 0")).items) == 50
+    assert query_job(str(tmp_path), 'select count(*) from state."step 0"').rows.num_rows == 1
+    assert freed == [True] * 6
 
 
 def test_a_micro_batch_that_is_removed_meanwhile_gives_way_to_a_newer_one(
