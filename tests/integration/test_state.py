@@ -147,6 +147,7 @@ def test_a_job_that_is_rescaled_gives_what_it_gives_without(
     assert captured[0].digest == captured[1].digest
     assert captured[0].key_groups == 128
     assert_queries_alike((straight, often), str(tmp_path / "dump-1"), captured[1])
+    assert_keys_alike((straight, often), captured[1])
     assert not (often.folder / "checkpoint" / "rescaling.json").exists()
 
 
@@ -161,6 +162,23 @@ def assert_queries_alike(jobs: tuple[Runs, ...], dump: str, manifest: Manifest) 
         for runs in jobs:
             found = query_job(str(runs.checkpoint.folder), query)
             assert found.rows.to_pylist() == expected, name
+
+
+def assert_keys_alike(jobs: tuple[Runs, ...], manifest: Manifest) -> None:
+    """Check that the keys of the state, read without Spark, are the same in each job and as many as in a dump."""
+    for step in {table.step for table in manifest.tables if table.kind == "state"}:
+        pages = [
+            key_page(
+                runs.checkpoint, read_described(runs.checkpoint.folder), KeysWanted(step=step, limit=10**6)
+            )
+            for runs in jobs
+        ]
+        assert all(page.items == pages[0].items for page in pages)
+        for table in manifest.tables:
+            if table.kind == "state" and table.step == step:
+                state = table.name.removeprefix(f"{step}/")
+                held = [(one.values or {}).get(state) for one in pages[0].items]
+                assert sum(value is not None for value in held) == table.rows, table.name
 
 
 def test_a_dump_is_the_beginning_of_another_job(spark: SparkSession, tmp_path: Path) -> None:
@@ -188,7 +206,7 @@ def test_a_dump_is_the_beginning_of_another_job(spark: SparkSession, tmp_path: P
 
     def values(runs: Runs, key: object) -> list[dict[str, Any] | None]:
         state, wanted = read_described(runs.checkpoint.folder), KeysWanted(step="thermostat", key=str(key))
-        return [one.values for one in key_page(spark, runs.checkpoint, state, wanted).items]
+        return [one.values for one in key_page(runs.checkpoint, state, wanted).items]
 
     (value,) = values(runs, key)
     assert value

@@ -230,7 +230,6 @@ def test_a_server_manages_a_job_whose_machines_share_only_a_store(apart: Apart) 
         job = served.client.post("/v1/jobs", json={"definition": "recorded"}).raise_for_status().json()["job"]
         await_rows(feed, served)
         assert apart.counts(job, more=on[:2]) == (SENSORS, 1, 1)
-        # Its reader, which has its own Spark, may still be starting when it is asked.
         get = ("state", "get", job, "--step=counts", "--key=5", *on)
         await_true(lambda: '"count":1' in apart.penstock(None, *get).out, served.log, PATIENCE_S)
         rescaled = apart.penstock(None, "rescale", job, "--parallelism=3", *on)

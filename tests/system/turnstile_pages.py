@@ -112,7 +112,7 @@ class Turnstiles:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Stop visits while the block runs. State readers have the lowest priority, and would wait for the job."""
+        """Stop visits while the block runs. Dumps have the lowest priority, and would wait for the job."""
         self._rests.set()
         try:
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,12 @@ def _read_by(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
         slots = {number for owner, number in stored.stored if owner == node and stored.stored[owner, number]}
         return slots, stored.read(node, reader)
 
-    def stored_slots(place: Path, batch: int, node: str, files: Any) -> Iterator[tuple[int, Any]]:
+    def stored_slots(
+        place: Path, batch: int, node: str, files: Any, numbers: Iterable[int]
+    ) -> Iterator[tuple[int, Any]]:
         assert (place, batch) == (folder, newest(folder))
-        for (owner, number), entries in stored.stored.items():
-            if owner == node and entries:
-                yield number, entries
+        for number in numbers:
+            yield number, stored.stored[node, number]
 
     monkeypatch.setattr(snapshot_capture, "read_slots", read_slots)
     monkeypatch.setattr(committed_state, "stored_slots", stored_slots)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 import penstock as ps
+from penstock.checkpoints import committed_state
 from penstock.checkpoints.described_state import JobState
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
@@ -125,6 +127,20 @@ class StoredJob:
     def read(self, node: str, reader: Any) -> list[bytes]:
         """As the state of a committed micro-batch is read."""
         return read_slots_of(self.stored, node, reader)
+
+    def read_as_committed(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Let all checkpoints hold this state without Spark's files; return a list of the slots read since."""
+        read: list[int] = []
+
+        def stored_slots(
+            folder: Path, batch: int, node: str, files: Any, numbers: Iterable[int]
+        ) -> Iterator[tuple[int, Stored]]:
+            for number in numbers:
+                read.append(number)
+                yield number, self.stored[node, number]
+
+        monkeypatch.setattr(committed_state, "stored_slots", stored_slots)
+        return read
 
     def _expect(self, name: str, core: StepCore, step: StepWith) -> None:
         rows: dict[Any, dict[str, Any]] = {}

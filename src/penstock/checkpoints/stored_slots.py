@@ -6,7 +6,7 @@ them. An entry has the same bytes in both:
     key    family (2 bytes), size of the prefix (4), 0, row of the slot; 0, row of the name
     value  checksum (4 bytes), size of what follows (4), 0, row of the content
 
-Numbers are little-endian, and each row is an UnsafeRow of Spark. RocksDB comes with the extra `penstock[sql]`.
+Numbers are little-endian, and each row is an UnsafeRow of Spark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ import msgspec
 from penstock.checkpoints.spark_checkpoint import state_versions
 from penstock.checkpoints.spark_state_files import ancestors, blocks, damage
 from penstock.checkpoints.state_files import StateFiles
-from penstock.errors import CheckpointError, PenstockError, QueryError
+from penstock.errors import CheckpointError, PenstockError
 from penstock.state.stored_blocks import Content
 
 __all__ = ["stored_slots"]
@@ -39,20 +39,20 @@ _ROW: Final = struct.Struct("<QII")
 
 
 def stored_slots(
-    folder: Path, batch_id: int, node: str, files: StateFiles
+    folder: Path, batch_id: int, node: str, files: StateFiles, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Mapping[str, Content]]]:
-    """Yield the slots of a step that have stored state, by partition number, with their entries after a micro-batch.
+    """Yield some slots of a step, by their partition numbers, with their entries after a micro-batch.
 
-    `folder` is Spark's part of the checkpoint, `files` are those of the state, and `node` is the name under which the
-    step's state is stored. Raises CheckpointError when a file is damaged or missing, as when a running job has removed
-    it, and QueryError without RocksDB.
+    A slot that has stored nothing has no entries. `folder` is Spark's part of the checkpoint, `files` are those of the
+    state, and `node` is the name under which the step's state is stored. Only files of the named slots are read. Raises
+    CheckpointError when one is damaged or missing, as when a running job has removed it.
     """
     operator = files.operator_of(node)
     versions = state_versions(folder / "commits" / str(batch_id), is_newest=False).get(str(operator), [])
-    for number, ids in enumerate(versions):
-        entries = _Partition(files, f"{operator}/{number}").entries(batch_id + 1, ids[0], node)
-        if entries:
-            yield number, entries
+    for number in numbers:
+        partition = _Partition(files, f"{operator}/{number}")
+        has_run = number < len(versions)
+        yield number, partition.entries(batch_id + 1, versions[number][0], node) if has_run else {}
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,9 @@ class _Partition:
 
 def _database_entries(folder: str, family: int) -> dict[str, Content]:
     """Return the entries of a column family in a RocksDB database, whose folder is our own. Raises OSError."""
-    try:
-        from rocksdict import AccessType, Options, Rdict
-    except ImportError:
-        raise QueryError(
-            "Queries of a job need RocksDB, which is not installed. Install it: pip install 'penstock[sql]'."
-        ) from None
+    # Most processes that import this module read no state.
+    from rocksdict import AccessType, Options, Rdict
+
     first = struct.pack("<H", family)
     found: dict[str, Content] = {}
     try:
@@ -185,7 +182,8 @@ def _content(value: Content) -> Content:
     _, size = _VALUE.unpack_from(value)
     if size != len(value) - _VALUE.size:
         raise CheckpointError(
-            "The state is stored in a form that queries do not know: its values have no checksum. Query a dump of it."
+            "The state is stored in a form that only Spark reads: its values have no checksum. Take a dump, and query "
+            "that."
         )
     return _column(memoryview(value)[_VALUE.size + 1 :])
 

@@ -55,8 +55,8 @@ for machine_command in (serve, token, doctor):
 
 def main() -> None:
     """Entry point of the `penstock` command."""
-    if sys.argv[1:2] == ["query"]:
-        # A query gives way to a job on this machine.
+    if sys.argv[1:2] == ["query"] or sys.argv[1:3] == ["state", "get"]:
+        # Reading state gives way to a job on this machine.
         continue_yielding()
         keep_pandas_out()
     # Completion goes by the name, also where this module is run.

@@ -201,17 +201,13 @@ class CheckpointJob:
         return list_steps(self._folder, read_described(self._folder))
 
     def find_key(self, step: str, key: str, batch: int | None) -> StoredKey | None:
-        """Read the stored state with Spark."""
+        """Read the stored state of the key's slot, without Spark."""
         from penstock.checkpoints.described_state import read_described
-        from penstock.savepoints.state_pages import KeysWanted, key_query
-        from penstock.spark.reading_session import reading_session
+        from penstock.savepoints.state_pages import KeysWanted, key_page
 
         self._checkpoint.known_lineage()
         wanted = KeysWanted(step=step, key=key, batch=batch, max_bytes=sys.maxsize)
-        # Mistakes show before Spark starts, which takes seconds.
-        query = key_query(self._checkpoint, read_described(self._folder), wanted)
-        with reading_session(store=self._store) as session:
-            return next(iter(query.read(session).items), None)
+        return next(iter(key_page(self._checkpoint, read_described(self._folder), wanted).items), None)
 
     def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
         """Read the state that the query names, without Spark."""

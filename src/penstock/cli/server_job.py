@@ -41,8 +41,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _POLL_S: Final = 0.2
 _FOLLOW_S: Final = 0.5
 _SHOWN_RUNS: Final = 5
-# How long a query waits for others, and reads state, before its own limit counts.
-_BESIDE_QUERY_S: Final = 60.0
+# How long a question about state waits for others, and reads state; a query has its own limit beside that.
+_READING_S: Final = 90.0
 
 
 class ServerValueError(PenstockError):
@@ -169,7 +169,8 @@ class ServerJob:
         """Get the page of keys that has this one only."""
         from penstock.savepoints.state_pages import StoredKey
 
-        items = self._server.patient_get(f"{self._path}/state/keys", step=step, key=key, batch=batch)["items"]
+        path, wanted = f"{self._path}/state/keys", {"step": step, "key": key, "batch": batch}
+        items = self._server.patient_get(path, timeout_s=_READING_S, **wanted)["items"]
         if not items:
             return None
         found = msgspec.convert(items[0], StoredKey)
@@ -184,7 +185,7 @@ class ServerJob:
         from penstock.queries.query_answers import AnswerContent
 
         wanted = {"sql": sql, **dataclasses.asdict(limits)}
-        patience_s = limits.seconds + _BESIDE_QUERY_S
+        patience_s = limits.seconds + _READING_S
         found = self._server.change("POST", f"{self._path}/state/query", wanted, patience_s)
         return msgspec.convert(found, AnswerContent)
 

@@ -54,7 +54,7 @@ class Server:
         self._client: Final = httpx.Client(
             base_url=address.url,
             headers={"Authorization": f"Bearer {address.token}"},
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
+            timeout=_timeout(timeout_s),
             follow_redirects=False,
             trust_env=False,
             verify=_tls_context(address) if address.url.startswith("https:") else False,
@@ -66,9 +66,10 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def get(self, path: str, **parameters: Any) -> Any:
-        """Get the content at a path, as JSON values."""
-        return self._read_content(self._send("GET", path, params=_without_none(parameters)))
+    def get(self, path: str, *, timeout_s: float | None = None, **parameters: Any) -> Any:
+        """Get the content at a path, as JSON values. `timeout_s` is for this request."""
+        more = {} if timeout_s is None else {"timeout": _timeout(timeout_s)}
+        return self._read_content(self._send("GET", path, params=_without_none(parameters), **more))
 
     def change(
         self,
@@ -81,7 +82,7 @@ class Server:
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         more: dict[str, Any] = {} if content is None else {"json": dict(content)}
         if timeout_s is not None:
-            more["timeout"] = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))
+            more["timeout"] = _timeout(timeout_s)
         return self._read_content(self._send(method, path, headers=headers, **more))
 
     def items(self, path: str, **parameters: Any) -> list[Any]:
@@ -195,6 +196,10 @@ class Server:
         if response.is_server_error:
             raise ServerFailedError(f"The server failed: {text} See its log.")
         raise RefusedError(text, str(problem.get("type", "")).rpartition(":")[2])
+
+
+def _timeout(timeout_s: float) -> httpx.Timeout:
+    return httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))
 
 
 def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:

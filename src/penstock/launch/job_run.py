@@ -40,6 +40,7 @@ __all__ = ["Bound", "JobRun", "RunResult"]
 
 _POLL_S: Final = 0.02
 _MAX_RECEIPTS: Final = 1 << 31
+_KEYS_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,6 @@ class JobRun(HasOutputs):
         self.outputs = bound.outputs
         self._stop: Final = threading.Event()
         self._is_up: Final = threading.Event()
-        self._session: SparkSession | None = None
         self._summary: RunSummary | None = None
         self._error: BaseException | None = None
         self._thread: Final = threading.Thread(target=self._work, name="penstock-run", daemon=True)
@@ -241,15 +241,14 @@ class JobRun(HasOutputs):
 
         """
         self._check()
-        assert self._session is not None
         checkpoint = Checkpoint(self.checkpoint)
         described = read_described(self.checkpoint)
         text = None if key is None else msgspec.json.encode(key).decode()
         found: dict[Any, Any] = {}
         after: str | None = None
         while True:
-            wanted = KeysWanted(step=step, key=text, after=after, max_bytes=1 << 30)
-            page = key_page(self._session, checkpoint, described, wanted)
+            wanted = KeysWanted(step=step, key=text, after=after, limit=_KEYS_AT_ONCE, max_bytes=1 << 30)
+            page = key_page(checkpoint, described, wanted)
             for one in page.items:
                 found[tuple(one.key) if isinstance(one.key, list) else one.key] = one.values
             after = page.next
@@ -338,6 +337,5 @@ class JobRun(HasOutputs):
             if name in self._bound.iterators:
                 one.drain(self._bound.iterators[name])
 
-    def _running(self, session: SparkSession) -> None:
-        self._session = session
+    def _running(self, _: SparkSession) -> None:
         self._is_up.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.committed_state import committed_slots, find_committed_batch
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.committed_state import CommittedState, read_committed
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedStep, read_described
 from penstock.engine.slot import Header, merge_headers
-from penstock.errors import CheckpointError, QueryError
+from penstock.errors import QueryError
 from penstock.queries.locked_engine import QueryLimits, answer, check, quote
 from penstock.queries.named_tables import StepColumns, Wanted, explain_names, find_wanted, select
 from penstock.queries.query_answers import Answer
@@ -33,7 +32,6 @@ from penstock.state.timeline import TIMERS
 
 __all__ = ["query_job"]
 
-_MAX_ATTEMPTS: Final = 20
 _MIB: Final = 1 << 20
 
 
@@ -55,7 +53,8 @@ def query_job(checkpoint: str, query: str, limits: QueryLimits | None = None) ->
         # A wrong query fails before anything is read.
         empty = {one.table: one.schema.empty_table() for one in needed}
         check(query, empty, {one.name: one.sql(list(one.states)) for one in needed}, most)
-        batch, tables = _read_newest(folder, steps, _Needs(needed, wanted, most))
+        needs = _Needs(needed, wanted, most)
+        batch, tables = read_committed(folder, lambda state: (state.batch, _read(state, steps, needs)))
         views = {one.name: one.sql(one.needed(wanted)) for one in needed}
         return Answer(answer(query, tables, views, most), batch)
     except QueryError as e:
@@ -181,30 +180,7 @@ class _Needs:
             )
 
 
-def _read_newest(
-    checkpoint: Checkpoint, steps: Mapping[str, DescribedStep], needs: _Needs
-) -> tuple[int, dict[str, pa.Table]]:
-    """Read the needed tables, all after the newest committed micro-batch, and return it with them."""
-    for attempt in itertools.count(1):
-        lineage = checkpoint.known_lineage()
-        batch = find_committed_batch(checkpoint, lineage, None)
-        try:
-            return batch, _read(checkpoint, lineage, batch, steps, needs)
-        except CheckpointError:
-            # A job that continues removes the files of older micro-batches.
-            newer = find_committed_batch(checkpoint, checkpoint.known_lineage(), None)
-            if newer == batch or attempt == _MAX_ATTEMPTS:
-                raise
-    raise AssertionError
-
-
-def _read(
-    checkpoint: Checkpoint,
-    lineage: Lineage,
-    batch: int,
-    steps: Mapping[str, DescribedStep],
-    needs: _Needs,
-) -> dict[str, pa.Table]:
+def _read(state: CommittedState, steps: Mapping[str, DescribedStep], needs: _Needs) -> dict[str, pa.Table]:
     """Read the needed tables by their internal names, slot by slot."""
     tables: dict[str, list[pa.Table]] = {one.table: [] for one in needs.relations}
     size = 0
@@ -213,12 +189,14 @@ def _read(
         mine = [one for one in needs.relations if one.step == name]
         keyed = next((one.table for one in mine if not isinstance(one, _SharedRelation)), None)
         columns = needs.columns(name, step.schema.names)
-        for _, entries in committed_slots(checkpoint, lineage, batch, step.node):
+        for _, entries in state.slots(step.node):
             needs.check_memory(size + sum(map(len, entries.values())))
             if keyed is not None:
                 tables[keyed].append(latest_rows(step.schema, FrozenEntries(entries), columns))
                 size += tables[keyed][-1].nbytes
             headers.append(slot_header(step, entries))
+            # The next slot needs the memory.
+            del entries
         if keyed is not None:
             schema = pa.schema([step.schema.field(column).remove_metadata() for column in columns])
             tables[keyed].append(schema.empty_table())

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.engine.slot import Slot
 
-__all__ = ["first_key_groups", "slot_keys", "slots", "slots_of_key_groups", "spark_hash"]
+__all__ = ["first_key_groups", "partition_of", "slot_keys", "slots", "slots_of_key_groups", "spark_hash"]
 
 _MASK: Final = 0xFFFFFFFF
 
@@ -51,8 +51,17 @@ def first_key_groups(key_groups: int, parallelism: int) -> dict[int, int]:
     """Return the first key group of each partition that has any."""
     found: dict[int, int] = {}
     for group in range(key_groups):
-        found.setdefault(group * parallelism // key_groups, group)
+        found.setdefault(partition_of(group, key_groups, parallelism), group)
     return found
+
+
+def partition_of(key_group: int, key_groups: int, parallelism: int) -> int:
+    """Return the partition of a key group. Key groups in order have partitions in order.
+
+    >>> [partition_of(group, 4, 2) for group in range(4)]
+    [0, 0, 1, 1]
+    """
+    return key_group * parallelism // key_groups
 
 
 def spark_hash(value: int) -> int:

@@ -1,4 +1,4 @@
-"""State pages: read the keys of a step with their values, page by page, after a committed micro-batch.
+"""State pages: read the keys of a step with their values, page by page, after a committed micro-batch (no Spark).
 
 Keys are sorted by key group, and within a group by a digest of the key. The order is the same in every micro-batch, so
 a reader that continues after a key sees each key that stays exactly once.
@@ -6,39 +6,35 @@ a reader that continues after a key sees each key that stays exactly once.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import hashlib
-import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
-from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.committed_state import find_committed_batch
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.committed_state import CommittedState, read_committed
 from penstock.checkpoints.described_state import DescribedStep, JobState
 from penstock.errors import CheckpointError, UnknownIdError
+from penstock.savepoints.captured_tables import FrozenEntries
 from penstock.snapshots.text_columns import json_texts
 from penstock.state.group_table import KEY_COLUMN
 from penstock.state.key_groups import key_groups
 from penstock.state.stored_blocks import Content
+from penstock.state.stored_runs import stored_runs, stored_table
 from penstock.state.timeline import TIMERS
 from penstock.windows.window_state import WINDOWS
 
-if TYPE_CHECKING:
-    from penstock.spark.types import SparkSession
-
 __all__ = [
     "KeyPage",
-    "KeyQuery",
     "KeysWanted",
     "StoredKey",
     "find_step",
     "key_of_text",
     "key_page",
-    "key_query",
     "parse_place",
 ]
 
@@ -104,57 +100,26 @@ def parse_place(after: str) -> Place:
     return int(group), digest
 
 
+def key_page(checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
+    """Read the wanted keys. The job may be running.
+
+    Raises UnknownIdError for an unknown step, and CheckpointError for a wrong key or place, and when the micro-batch is
+    not kept or cannot be read.
+    """
+    search = _search(find_step(state, wanted.step), state.key_groups, wanted)
+    batch, found = read_committed(
+        checkpoint, lambda committed: (committed.batch, search.find(committed)), wanted.batch
+    )
+    page = found[: wanted.limit]
+    return KeyPage(
+        batch=batch,
+        items=tuple(_stored(one) for one in page),
+        next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(found) > wanted.limit else None,
+    )
+
+
 @dataclass(frozen=True)
-class KeyQuery:
-    """A checked query for keys: their step is known, and their micro-batch is committed."""
-
-    checkpoint: Checkpoint
-    lineage: Lineage
-    number: int
-    node: str
-    reader: _PageReader
-
-    def read(self, session: SparkSession) -> KeyPage:
-        """Read the keys. Raises CheckpointError when the micro-batch is no longer kept."""
-        # This import loads PySpark, which callers that only name types need not wait for.
-        from penstock.savepoints.snapshot_capture import read_step
-
-        wanted, number = self.reader.wanted, self.number
-        read = functools.partial(read_step, session, self.checkpoint, node=self.node, reader=self.reader)
-        try:
-            found = read(number - self.lineage.first_batch)
-        except CheckpointError:
-            newer = find_committed_batch(self.checkpoint, self.lineage, wanted.batch)
-            if newer == number:
-                raise
-            # A fast job has committed so much that the micro-batch is no longer kept.
-            number = newer
-            found = read(number - self.lineage.first_batch)
-        parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
-        merged = list(heapq.merge(*parts, key=lambda one: one.place))
-        page = merged[: wanted.limit]
-        return KeyPage(
-            batch=number,
-            items=tuple(_stored(one) for one in page),
-            next=f"{page[-1].place[0]}.{page[-1].place[1]}" if len(merged) > wanted.limit else None,
-        )
-
-
-def key_query(checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyQuery:
-    """Check which keys are wanted, without Spark. Raises UnknownIdError, CheckpointError."""
-    step = find_step(state, wanted.step)
-    lineage = checkpoint.known_lineage()
-    reader = _reader(step, state.key_groups, wanted)
-    number = find_committed_batch(checkpoint, lineage, wanted.batch)
-    return KeyQuery(checkpoint, lineage, number, step.node, reader)
-
-
-def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
-    """Read the wanted keys. Raises UnknownIdError, CheckpointError."""
-    return key_query(checkpoint, state, wanted).read(session)
-
-
-class _Found(msgspec.Struct, array_like=True):
+class _Found:
     """A key in a slot: its place, its JSON, and the JSON of its values by column, unless they are too large."""
 
     place: Place
@@ -179,8 +144,8 @@ def _stored(found: _Found) -> StoredKey:
 
 
 @dataclass(frozen=True)
-class _PageReader:
-    """Finds the next keys of one slot, in a worker; with `key` only that key."""
+class _Search:
+    """A search for the next keys of a step; with `key` only that key, in its key group."""
 
     step: DescribedStep
     wanted: KeysWanted
@@ -188,25 +153,37 @@ class _PageReader:
     key: Any = None
     group: int = -1
 
-    def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:  # noqa: ARG002  # as SlotReader
-        from penstock.savepoints.captured_tables import FrozenEntries
-        from penstock.state.stored_runs import stored_runs, stored_table
-
-        stored = FrozenEntries(entries)
-        if self.group >= 0:
-            table = stored_table(self.step.schema, stored, self.group)
-            places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
-            rows = table.rows(places[places >= 0])
-            yield msgspec.msgpack.encode(self._found(self.group, rows))
-            return
+    def find(self, committed: CommittedState) -> list[_Found]:
+        """Return the keys in order, at most one more than the limit. Only slots that may have them are read."""
+        is_one = self.group >= 0
+        first = self.group if is_one else max(self.after[0], 0)
+        end = first + 1 if is_one else committed.lineage.key_groups
         found: list[_Found] = []
-        for run in stored_runs(self.step.schema, stored):
+        with contextlib.closing(committed.slots(self.step.node, range(first, end))) as slots:
+            # Key groups in order have slots in order.
+            for _, entries in slots:
+                found += self._find_key(entries) if is_one else self._find_next(entries, len(found))
+                if len(found) > self.wanted.limit:
+                    break
+                # The next slot needs the memory.
+                del entries
+        return found[: self.wanted.limit + 1]
+
+    def _find_key(self, entries: Mapping[str, Content]) -> list[_Found]:
+        table = stored_table(self.step.schema, FrozenEntries(entries), self.group)
+        places = table.find(pa.array([self.key], self.step.schema.field(KEY_COLUMN).type))
+        return self._found(self.group, table.rows(places[places >= 0]))
+
+    def _find_next(self, entries: Mapping[str, Content], before: int) -> list[_Found]:
+        """Return the next keys of a slot, of which `before` have been found in earlier slots."""
+        found: list[_Found] = []
+        for run in stored_runs(self.step.schema, FrozenEntries(entries)):
             for group, table in sorted(run.items()):
-                if group >= self.after[0] and len(found) <= self.wanted.limit:
+                if group >= self.after[0]:
                     found += self._found(group, table.all_rows())
-            if len(found) > self.wanted.limit:
-                break
-        yield msgspec.msgpack.encode(found[: self.wanted.limit + 1])
+                if before + len(found) > self.wanted.limit:
+                    return found
+        return found
 
     def _found(self, group: int, rows: pa.RecordBatch) -> list[_Found]:
         """Return the wanted keys of a group, in order, at most one more than the limit."""
@@ -229,13 +206,13 @@ class _PageReader:
         return found
 
 
-def _reader(step: DescribedStep, groups: int, wanted: KeysWanted) -> _PageReader:
+def _search(step: DescribedStep, groups: int, wanted: KeysWanted) -> _Search:
     after = (-1, "") if wanted.after is None else parse_place(wanted.after)
     if wanted.key is None:
-        return _PageReader(step, wanted, after)
+        return _Search(step, wanted, after)
     key = key_of_text(wanted.key, step)
     (group,) = key_groups(key, groups).tolist()
-    return _PageReader(step, wanted, after, key.to_pylist()[0], group)
+    return _Search(step, wanted, after, key.to_pylist()[0], group)
 
 
 def _is_shown(name: str) -> bool:

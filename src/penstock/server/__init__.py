@@ -3,5 +3,5 @@
 In: requests by REST or from a browser.
 Out: runs of jobs, views of them, and an audit log.
 Imports: base, bindings, checkpoints, commands, control, demo, errors, jobs, machine, metrics, objects,
-    queries, runtime, savepoints, scaling, snapshots, spark, streams.
+    queries, runtime, savepoints, scaling, snapshots, streams.
 """

@@ -154,7 +154,6 @@ def serve(
         store = Store.open(settings.store or sqlite_url(home.store))
         stack.callback(store.close)
         service = JobService(store, catalog, home)
-        stack.callback(service.reader.close)
         started = _describe_start(host, listening.getsockname()[1], token, tls=tls)
         if offers_demo:
             started = msgspec.structs.replace(started, demo=start_or_resume(service))

@@ -1,4 +1,4 @@
-"""The session that reads and dumps state: a separate Spark, next to a job that may be running."""
+"""The session that dumps and rescales state: a separate Spark, next to a job that may be running."""
 
 from __future__ import annotations
 

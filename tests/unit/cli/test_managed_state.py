@@ -19,10 +19,8 @@ from penstock.queries.query_answers import AnswerColumn, AnswerContent
 from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
 from penstock.server.manager import operations
-from penstock.server.service.query_client import QueryClient
-from penstock.server.service.query_process import QueryWanted
-from penstock.server.service.state_reader import Question
-from penstock.server.service.state_reader_client import StateReader
+from penstock.server.service.state_client import StateClient
+from penstock.server.service.state_process import KeysQuestion, QueryQuestion
 from penstock.snapshots.snapshot_reader import verify
 
 # Replaces `penstock.cli` in the server's task: writes a dump to the given place.
@@ -68,13 +66,13 @@ def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command polls until the server has the answer; large values are cut."""
-    asked: list[Question] = []
+    """The command asks again while the server is busy; large values are cut."""
+    asked: list[KeysQuestion] = []
 
-    def ask(self: StateReader, question: Question) -> KeyPage:
+    def keys(self: StateClient, question: KeysQuestion) -> KeyPage:
         asked.append(question)
         if len(asked) == 1:
-            raise ExternalSystemError("The state cannot be shown yet: it starts. Ask again.")
+            raise ExternalSystemError("The state of jobs is being read for other users. Try again.")
         key = question.wanted.key
         held = {
             "5": (
@@ -84,7 +82,7 @@ def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> N
         }
         return KeyPage(batch=0, items=held.get(key or "", ()), next=None)
 
-    monkeypatch.setattr(StateReader, "ask", ask)
+    monkeypatch.setattr(StateClient, "keys", keys)
     job_id = place.submit()
     checkpoint = place.begin(job_id)
     (checkpoint.spark_folder / "commits").mkdir()
@@ -103,15 +101,15 @@ def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_query_is_answered_by_the_server(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its limits apply; a query error is shown with its position."""
-    asked: list[QueryWanted] = []
+    asked: list[QueryQuestion] = []
 
-    def ask(self: QueryClient, wanted: QueryWanted) -> AnswerContent:
-        asked.append(wanted)
-        if "wrong" in wanted.sql:
+    def answer(self: StateClient, question: QueryQuestion) -> AnswerContent:
+        asked.append(question)
+        if "wrong" in question.sql:
             raise QueryError("There is no wrong. (at line 1, column 8)")
         return AnswerContent(7, (AnswerColumn("n", "int64"),), [{"n": 3}])
 
-    monkeypatch.setattr(QueryClient, "ask", ask)
+    monkeypatch.setattr(StateClient, "query", answer)
     job_id = place.submit()
     place.begin(job_id)
     found = penstock(place, "query", job_id, "select 3 as n", "--rows=5", "-ojson")

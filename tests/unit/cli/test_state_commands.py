@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ import pytest
 from click.testing import Result
 from loaded_modules import loaded_by
 from rooms_job import Rooms, committed_rooms, snapshot, stored_rooms
+from spark_partitions import commit_versions, describe_operator
 from stored_jobs import JobWith, StepWith, StoredJob, captured
 from typed_commands import refused, typed
 
@@ -22,6 +24,7 @@ from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 from penstock.spark import reading_session
 
+NODE = "step/step 0"
 JOB = """
 from dataclasses import dataclass
 
@@ -343,8 +346,9 @@ def test_a_dump_and_a_savepoint_are_told_with_what_they_hold(rooms: Rooms, tmp_p
     assert penstock("state", "diff", tmp_path / "d", found["uri"]).exit_code == 0
 
 
-def test_the_state_of_one_key_is_shown(rooms: Rooms) -> None:
-    """The exit code is 1 if there is none, 2 for an invalid key."""
+def test_the_state_of_one_key_is_shown(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 1 if there is none, 2 for an invalid key. Spark is not needed."""
+    monkeypatch.setattr(reading_session, "reading_session", started)
     text = penstock("state", "get", rooms.folder, "--step=step 0", "--key=3")
     assert (text.exit_code, text.stdout) == (0, "limit: 6\n")
     found = penstock("state", "get", rooms.folder, "--step=step 0", "--key=3", "-ojson")
@@ -361,20 +365,25 @@ def test_the_state_of_one_key_is_shown(rooms: Rooms) -> None:
     )
 
 
-def test_commands_that_need_no_spark_do_not_load_it(tmp_path: Path) -> None:
+def test_commands_that_need_no_spark_do_not_load_it(rooms: Rooms, tmp_path: Path) -> None:
     """Importing it would take a second."""
-    snapshot(tmp_path / "cp.savepoints" / "a", "arrow")
+    describe_operator(rooms.folder, NODE)
+    shutil.rmtree(rooms.folder / "commits")
+    commit_versions(rooms.folder, NODE, [[rooms.stored.stored[NODE, number]] for number in range(2)], 1)
+    snapshot(tmp_path / "empty.savepoints" / "a", "arrow")
     snapshot(tmp_path / "b", "csv")
-    (tmp_path / "cp").mkdir()
-    a, b, cp = (tmp_path / name for name in ("cp.savepoints/a", "b", "cp"))
+    (tmp_path / "empty").mkdir()
+    a, b, cp = (tmp_path / name for name in ("empty.savepoints/a", "b", "empty"))
     codes, modules = loaded_by(
         ["state", "diff", a, b],
         ["state", "verify", a],
         ["savepoint", cp, "--list"],
         ["stop", cp],
         ["savepoint", cp, "--dispose=a"],
+        ["state", "get", rooms.folder, "--step=step 0", "--key=3"],
+        ["state", "get", rooms.folder, "--step=step 0", "--key=99"],
     )
-    assert codes == [0, 0, 0, 2, 0]
+    assert codes == [0, 0, 0, 2, 0, 0, 1]
     assert "pyspark" not in modules
 
 

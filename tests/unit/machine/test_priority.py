@@ -60,19 +60,19 @@ sys.exit(7)
 """
 
 
-def test_a_process_that_goes_on_with_the_lowest_priority_has_its_own_session_and_its_exit_code() -> None:
+def test_a_process_that_goes_on_with_a_low_priority_has_its_own_session_and_its_exit_code() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _YIELDING], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("True True 19\n", "", 7)
+    assert (done.stdout, done.stderr, done.returncode) == ("True True 5\n", "", 7)
 
 
-def test_signals_reach_a_process_that_goes_on_with_the_lowest_priority() -> None:
+def test_signals_reach_a_process_that_goes_on_with_a_low_priority() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _YIELDING, "wait"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "True True 19\n"
+        assert process.stdout.readline() == "True True 5\n"
         process.terminate()
         assert process.wait(timeout=30) == 128 + signal.SIGTERM
 
@@ -80,12 +80,14 @@ def test_signals_reach_a_process_that_goes_on_with_the_lowest_priority() -> None
 @pytest.mark.skipif(
     not Path("/proc/self/autogroup").exists(), reason="the kernel has no priority of sessions"
 )
-def test_the_session_of_a_process_that_yields_has_the_lowest_priority() -> None:
+@pytest.mark.parametrize(("yielding", "niceness"), [("yield_process", 19), ("yield_to_jobs", 5)])
+def test_the_session_of_a_process_that_yields_has_its_priority(yielding: str, niceness: int) -> None:
     program = (
+        "import os\n"
         "from pathlib import Path\n"
-        "from penstock.machine.priority import yield_process\n"
-        "yield_process()\n"
-        "print(Path('/proc/self/autogroup').read_text().split()[-2:])"
+        f"from penstock.machine.priority import {yielding}\n"
+        f"{yielding}()\n"
+        "print(Path('/proc/self/autogroup').read_text().split()[-2:], os.nice(0))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -95,4 +97,4 @@ def test_the_session_of_a_process_that_yields_has_the_lowest_priority() -> None:
         timeout=60,
         start_new_session=True,
     )
-    assert done.stdout == "['nice', '19']\n"
+    assert done.stdout == f"['nice', '{niceness}'] {niceness}\n"

@@ -95,18 +95,18 @@ def test_files_that_go_away_meanwhile_are_read_anew(rooms: Rooms, monkeypatch: p
     stored = committed_state.stored_slots
     failures = [0]
 
-    def away(place: Path, batch: int, node: str, files: Any) -> Iterator[Any]:
+    def away(place: Path, batch: int, node: str, files: Any, numbers: Any) -> Iterator[Any]:
         if failures[0] < 2:
             failures[0] += 1
             rooms.commit(2 + failures[0])
             raise CheckpointError("The checkpoint is damaged: a file is missing.")
-        yield from stored(place, batch, node, files)
+        yield from stored(place, batch, node, files, numbers)
 
     monkeypatch.setattr(committed_state, "stored_slots", away)
     found = query_job(str(rooms.folder), f"select count(*) as n from {STEP}")
     assert (found.batch, found.rows.to_pylist()) == (4, [{"n": 10}])
 
-    def gone(place: Path, batch: int, node: str, files: Any) -> Iterator[Any]:
+    def gone(place: Path, batch: int, node: str, files: Any, numbers: Any) -> Iterator[Any]:
         raise CheckpointError("The checkpoint is damaged: a file is missing.")
 
     monkeypatch.setattr(committed_state, "stored_slots", gone)

@@ -14,9 +14,8 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_state import read_described
 from penstock.errors import CheckpointError, UnknownIdError
 from penstock.jobs.restore import declared_state
-from penstock.savepoints import snapshot_capture
 from penstock.savepoints.state_listing import list_steps
-from penstock.savepoints.state_pages import KeyQuery, KeysWanted, key_query
+from penstock.savepoints.state_pages import KeysWanted, key_page
 
 KEYS: list[tuple[tuple[Any, ...], Any, str]] = [
     ((int,), -7, "-7"),
@@ -45,24 +44,15 @@ def committed(
     (folder / "commits").mkdir()
     (folder / "commits" / "0").touch()
 
-    def read_slots(*arguments: Any) -> Any:
-        _, _, _, node, reader = arguments
-        return {0, 1, 2}, job.read(node, reader)
-
-    monkeypatch.setattr(snapshot_capture, "read_slots", read_slots)
+    job.read_as_committed(monkeypatch)
     return checkpoint
 
 
-def asked(checkpoint: Checkpoint, step: str, text: str, batch: int | None = None) -> KeyQuery:
-    return key_query(
-        checkpoint, read_described(checkpoint.folder), KeysWanted(step=step, key=text, batch=batch)
-    )
-
-
-def values(query: KeyQuery) -> dict[str, Any] | None:
+def values(checkpoint: Checkpoint, step: str, text: str, batch: int | None = None) -> dict[str, Any] | None:
     """Return what a key holds, None for a missing key."""
-    session: Any = None
-    return next((found.values for found in query.read(session).items), None)
+    wanted = KeysWanted(step=step, key=text, batch=batch)
+    found = key_page(checkpoint, read_described(checkpoint.folder), wanted)
+    return next((one.values for one in found.items), None)
 
 
 @pytest.mark.parametrize(("types", "key", "text"), KEYS)
@@ -73,8 +63,8 @@ def test_a_key_is_found_by_its_text(
     states = {"count": ps.ValueState(int), "names": ps.ListState(str), "all": ps.Setting(int)}
     step = StepWith(states, types, [{key: {"count": 5, "names": ["a"]}}, {}], {"all": {None: 1}})
     checkpoint = committed(tmp_path, step, monkeypatch)
-    assert values(asked(checkpoint, "step 0", text)) == {"count": 5, "names": ["a"]}
-    assert values(asked(checkpoint, "step 0", other(types), 0)) is None
+    assert values(checkpoint, "step 0", text) == {"count": 5, "names": ["a"]}
+    assert values(checkpoint, "step 0", other(types), 0) is None
 
 
 def other(types: tuple[Any, ...]) -> str:
@@ -101,9 +91,9 @@ def test_what_is_no_key_is_refused(
     step = StepWith({"count": ps.ValueState(int)}, types, [{}, {}])
     checkpoint = committed(tmp_path, step, monkeypatch)
     with pytest.raises(CheckpointError, match="is not a key of the step, whose keys are"):
-        asked(checkpoint, "step 0", text)
+        values(checkpoint, "step 0", text)
     with pytest.raises(UnknownIdError, match="has no step 'attic'; its steps are step 0"):
-        asked(checkpoint, "attic", text)
+        values(checkpoint, "attic", text)
 
 
 def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +102,7 @@ def test_states_are_shown_as_they_are_declared_now(tmp_path: Path, monkeypatch: 
     step = StepWith(states, (int,), [{1: {"old": 5, "gone": 6}}, {}])
     now = {"new": ps.ValueState(int, renamed_from="old"), "more": ps.ValueState(str)}
     checkpoint = committed(tmp_path, step, monkeypatch, now)
-    assert values(asked(checkpoint, "step 0", "1")) == {"new": 5, "more": None}
+    assert values(checkpoint, "step 0", "1") == {"new": 5, "more": None}
 
 
 def test_hidden_states_and_steps_without_states_are_listed(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from penstock.errors import ExternalSystemError
 from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
 from penstock.server.manager import operations
-from penstock.server.service.state_reader import Question
-from penstock.server.service.state_reader_client import StateReader
+from penstock.server.service.state_client import StateClient
+from penstock.server.service.state_process import KeysQuestion
 from penstock.snapshots.manifest import MANIFEST, Manifest
 
 PATIENCE_S = 40.0
@@ -59,18 +59,18 @@ def test_models_are_listed_with_their_versions(place: RestPlace) -> None:
 
 def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a process of its own answers; by those who may see what records hold."""
-    asked: list[Question] = []
+    asked: list[KeysQuestion] = []
 
-    def ask(self: StateReader, question: Question) -> KeyPage:
+    def keys(self: StateClient, question: KeysQuestion) -> KeyPage:
         asked.append(question)
         if question.wanted.contains:
-            raise ExternalSystemError("The state cannot be shown yet: the state is large. Ask again.")
+            raise ExternalSystemError("The state of jobs is being read for other users. Try again.")
         held = StoredKey(
             key=[1, "b"], key_group=3, bytes=9, values={"limit": 7}, timers=[{"at": 5}], windows=None
         )
         return KeyPage(batch=0, items=(held,), next="3." + "0" * 32)
 
-    monkeypatch.setattr(StateReader, "ask", ask)
+    monkeypatch.setattr(StateClient, "keys", keys)
     job_id = committed(place)
     path = f"/v1/jobs/{job_id}/state/keys?step=step 0"
     answer = place.ask("GET", f"{path}&limit=7&after=2.{'a' * 32}", Role.OPERATOR)
@@ -98,14 +98,36 @@ def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -
     assert place.ask("GET", path, Role.VIEWER).status_code == 403
 
 
-def test_a_query_is_answered_by_a_process(place: RestPlace) -> None:
-    """With the micro-batch; a wrong query has its position. Only those who may see what records hold may ask."""
+def stored(place: RestPlace) -> str:
+    """A job that has committed a micro-batch, with the state of its first slot."""
     job_id = committed(place)
     folder = place.service.checkpoint(job_id)
     entries = next(entries for (_, number), entries in stored_rooms().stored.items() if number == 0)
     describe_operator(folder, "step/step 0")
     shutil.rmtree(folder / "commits")
     commit_versions(folder, "step/step 0", [[entries], [{}]], 1)
+    return job_id
+
+
+def test_keys_are_read_by_a_process(place: RestPlace) -> None:
+    """They come in pages, and one can be named."""
+    job_id = stored(place)
+    path = f"/v1/jobs/{job_id}/state/keys?step=step 0"
+    first = place.ask("GET", f"{path}&limit=1").json()
+    rest = place.ask("GET", f"{path}&after={first['next']}").json()
+    found = [*first["items"], *rest["items"]]
+    assert (first["batch"], rest["next"]) == (0, None)
+    assert 1 < len(found) < 10
+    for one in found:
+        assert one["values"] == {"limit": one["key"] * 2}
+        assert place.ask("GET", f"{path}&key={one['key']}").json()["items"] == [one]
+    assert place.ask("GET", f"{path}&key=99").json()["items"] == []
+    assert place.ask("GET", f"{path}&batch=1").status_code == 409
+
+
+def test_a_query_is_answered_by_a_process(place: RestPlace) -> None:
+    """With the micro-batch; a wrong query has its position. Only those who may see what records hold may ask."""
+    job_id = stored(place)
     path = f"/v1/jobs/{job_id}/state/query"
     query = 'select count(*) > 0 as some, max("limit" - key_0) >= 0 as right from state."step 0"'
     answer = place.ask("POST", path, Role.OPERATOR, json={"sql": query})
@@ -123,8 +145,9 @@ def test_a_query_is_answered_by_a_process(place: RestPlace) -> None:
     assert place.ask("POST", "/v1/jobs/none/state/query", json={"sql": query}).status_code == 404
 
 
-def test_what_is_said_wrongly_needs_no_process(place: RestPlace) -> None:
+def test_what_is_said_wrongly_needs_no_process(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown step, an invalid key, a place that is missing, a job without state."""
+    monkeypatch.setattr(StateClient, "keys", None)
     job_id = committed(place)
     path = f"/v1/jobs/{job_id}/state/keys"
     unknown = place.ask("GET", f"{path}?step=attic")
@@ -132,7 +155,6 @@ def test_what_is_said_wrongly_needs_no_process(place: RestPlace) -> None:
     assert place.ask("GET", f"{path}?step=step 0&key=attic").status_code == 409
     assert place.ask("GET", f"{path}?step=step 0&after=x").status_code == 422
     assert place.ask("GET", f"/v1/jobs/{place.submit()}/state/keys?step=a").status_code == 409
-    assert not (place.home.root / "state-reader.log").exists()
 
 
 # Stands in for `penstock.cli`: writes a dump where it is told to, or fails on the way.

@@ -81,9 +81,9 @@ def list_keys(
 ) -> KeyPage:
     """List the keys of a step with their values, in the order of key groups, after a committed micro-batch.
 
-    A separate process reads the state, so the first response takes some seconds. If a response takes too long, it is
-    503; then retry. For a key with more than 64 KiB of state, or 1 MiB if it is requested alone, only the size is
-    returned.
+    A process of its own, with a low priority, answers one request after the other. If others take too long, the
+    response is 503; then retry. For a key with more than 64 KiB of state, or 1 MiB if it is requested alone, only the
+    size is returned.
     """
     wanted = KeysWanted(step=step, key=key, contains=contains, limit=limit, after=after, batch=batch)
     return reader.keys(job_id, wanted)
@@ -95,7 +95,7 @@ def list_keys(
 def query_state(job_id: JobId, request: QueryRequest, reader: Reader) -> AnswerContent:
     """Answer a query in SQL over the state after the newest committed micro-batch, which changes nothing.
 
-    A process of its own, with the lowest priority, answers one query after the other. If others take too long, the
+    A process of its own, with a low priority, answers one query after the other. If others take too long, the
     response is 503; then retry. An error in the query is 400, with the position.
     """
     return reader.query(job_id, request.sql, QueryLimits(request.memory_mb, request.seconds, request.rows))

@@ -190,7 +190,7 @@ class _Keys:
         )
         if self._shown_step != wanted.step:
             self._clear(wanted.step)
-        self._status.set_text("Reading the state. It takes seconds the first time ...")
+        self._status.set_text("Reading the state ...")
         for button in (self._button, self._next):
             button.disable()
         found = await self._read(wanted)
@@ -212,7 +212,7 @@ class _Keys:
         self._update_cli()
 
     async def _read(self, wanted: KeysWanted) -> KeyPage | None:
-        """Return a page of keys. Asks again while they are being read."""
+        """Return a page of keys. Asks again while keys are being read for others."""
 
         def read(_: str) -> KeyPage | ExternalSystemError:
             try:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.checkpoints.stored_home import place_of_home
 from penstock.errors import PenstockError
 
 __all__ = ["ADDRESS_FILE", "HomeError", "ServerDirectory", "make_private"]
@@ -47,11 +46,6 @@ class ServerDirectory:
     def dumps(self) -> Path:
         """The folder of all dumps, each in a folder named by the id of its operation."""
         return self.root / "dumps"
-
-    @property
-    def store_family(self) -> str:
-        """The kind of store on which checkpoints and savepoints are, "s3" for one; "" if they are in folders."""
-        return place_of_home(self.shared).family if isinstance(self.shared, str) else ""
 
     def checkpoint(self, job_id: str) -> str:
         """Return the checkpoint of a job, unless the job has taken over the checkpoint of another one."""

@@ -29,16 +29,13 @@ from penstock.scaling.checkpoint_advice import advice_on
 from penstock.scaling.policy import policy_of
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.definitions import JobSettings
-from penstock.server.runs.directory import ServerDirectory
 from penstock.server.runs.driver import expand_variables
 from penstock.server.runs.processes import job_environment
 from penstock.server.service.job_resources import mask_bindings, mask_settings
 from penstock.server.service.metrics_resources import Batch, Metrics, batch_of, metrics_of
 from penstock.server.service.plan_resources import Plan, read_plan
-from penstock.server.service.query_client import QueryClient
-from penstock.server.service.query_process import QueryWanted
-from penstock.server.service.state_reader import STORE, Question
-from penstock.server.service.state_reader_client import READER, StateReader
+from penstock.server.service.state_client import StateClient
+from penstock.server.service.state_process import KeysQuestion, QueryQuestion
 from penstock.server.service.view_resources import (
     Advice,
     Checkpoint,
@@ -65,11 +62,9 @@ class JobViews:
     Raises UnknownIdError for an unknown job, and CheckpointError if something does not exist yet or cannot be read.
     """
 
-    def __init__(self, store: Store, home: ServerDirectory) -> None:
+    def __init__(self, store: Store) -> None:
         self._store: Final = store
-        family = home.store_family
-        self._state: Final = StateReader(home.root, (*READER, f"{STORE}{family}") if family else READER)
-        self._queries: Final = QueryClient()
+        self._state: Final = StateClient()
 
     def plan(self, job_id: str) -> Plan:
         """Return the graph of a job, as its newest run described it."""
@@ -175,11 +170,11 @@ class JobViews:
     def keys(self, job_id: str, wanted: KeysWanted) -> KeyPage:
         """Return keys of a step with their values. Also raises UnknownIdError for an unknown step.
 
-        Raises ExternalSystemError while the state reader is still working; then retry.
+        Raises ExternalSystemError while keys are being read for others; then retry.
         """
         checkpoint = CheckpointFolder(self._store.job(job_id).folder)
         checkpoint.known_lineage()
-        # An invalid request fails here, without Spark.
+        # An invalid request fails here, without a process.
         step = find_step(read_described(checkpoint.folder), wanted.step)
         if wanted.key is not None:
             key_of_text(wanted.key, step)
@@ -187,7 +182,7 @@ class JobViews:
         if not batch_numbers(checkpoint.spark_folder / "commits") and not checkpoint.seed.exists():
             # Nothing is committed, and the job began without state.
             return KeyPage(batch=-1, items=(), next=None)
-        return self._state.ask(Question(str(checkpoint.folder), wanted))
+        return self._state.keys(KeysQuestion(str(checkpoint.folder), wanted))
 
     def query(self, job_id: str, sql: str, limits: QueryLimits) -> AnswerContent:
         """Answer a query over the newest committed state of a job. Also raises QueryError for a wrong one.
@@ -196,11 +191,8 @@ class JobViews:
         """
         checkpoint = CheckpointFolder(self._store.job(job_id).folder)
         checkpoint.known_lineage()
-        return self._queries.ask(QueryWanted(str(checkpoint.folder), sql, **dataclasses.asdict(limits)))
-
-    def close(self) -> None:
-        """End the state reader, if one runs."""
-        self._state.close()
+        question = QueryQuestion(str(checkpoint.folder), sql, **dataclasses.asdict(limits))
+        return self._state.query(question)
 
     def config(self, job_id: str) -> JobConfig:
         """Return the settings of a job, each with its default. Possible secrets are masked."""

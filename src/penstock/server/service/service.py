@@ -73,7 +73,7 @@ class JobService:
         self._store: Final = store
         self._catalog: Final = catalog
         self._home: Final = home
-        self.reader: Final = JobViews(store, home)
+        self.reader: Final = JobViews(store)
 
     # Reading
 
