@@ -419,6 +419,15 @@ def flipped_offsets(checkpoint: Path) -> Path:
     return path
 
 
+def flipped_id(checkpoint: Path) -> Path:
+    """Change a digit of the query's id, which Spark reads before the query starts."""
+    path = checkpoint / "metadata"
+    content = json.loads(path.read_text())
+    content["id"] = content["id"][:-1] + ("1" if content["id"].endswith("0") else "0")
+    path.write_text(json.dumps(content))
+    return path
+
+
 def flipped_description(checkpoint: Path) -> Path:
     path = DESCRIPTION(checkpoint)
     path.write_text(path.read_text().replace("transformWithState", "transformWithstate"))
@@ -432,6 +441,7 @@ def flipped_description(checkpoint: Path) -> Path:
         flipped_changelog_without_checksum,
         flipped_tables,
         flipped_offsets,
+        flipped_id,
         flipped_description,
     ],
 )

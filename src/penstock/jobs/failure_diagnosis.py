@@ -18,7 +18,6 @@ from penstock.errors import (
     system_error_in,
 )
 from penstock.jobs.hindrances import describe_system_error
-from penstock.spark.types import PySparkException
 
 __all__ = ["SparkLog", "explain_failure"]
 
@@ -66,7 +65,7 @@ class SparkLog:
 
 
 def explain_failure(
-    error: PySparkException, log: SparkLog, spark_folder: Path, streams: int, store: str | None = None
+    error: Exception, log: SparkLog, spark_folder: Path, streams: int, store: str | None = None
 ) -> PenstockError:
     """Return the failure of a query as an error for the user.
 

@@ -23,7 +23,7 @@ from penstock.jobs.requests import Request, Requests
 from penstock.jobs.settings import RunSettings
 from penstock.realtime.coordinator import Coordinator
 from penstock.spark.query import Query, start_query
-from penstock.spark.types import PySparkException, SparkSession, StreamingQuery
+from penstock.spark.types import SPARK_ERRORS, SparkSession, StreamingQuery
 
 __all__ = ["QueryRun", "RunHooks", "do_nothing"]
 
@@ -94,7 +94,7 @@ class QueryRun:
         log = SparkLog(self.checkpoint.folder / "spark.log")
         try:
             status, request = self._run_queries(self._describe_first_query())
-        except PySparkException as e:
+        except SPARK_ERRORS as e:
             # If two runs share the checkpoint, that is the cause, whatever the query reports.
             streams = len(bound.lineage.streams)
             store = None if self.location is None else self.checkpoint.shown
@@ -168,7 +168,7 @@ class QueryRun:
             return self._run_query(
                 query, on_start, holds_data=query.holds_data, heeds_requests=heeds_requests
             )
-        except PySparkException:
+        except SPARK_ERRORS:
             suspensions = self.committer.suspensions
             if suspensions is None or not suspensions.note_new():
                 raise

@@ -16,8 +16,8 @@ from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import SparkBinding
 from penstock.errors import BindingError
 from penstock.records.types import RecordType
-from penstock.spark.format_errors import FORMAT_ERRORS, JARS_ADVICE, format_reason
-from penstock.spark.types import SparkSession
+from penstock.spark.format_errors import JARS_ADVICE, format_reason
+from penstock.spark.types import SPARK_ERRORS, SparkSession
 
 __all__ = ["write_format_files"]
 
@@ -52,7 +52,7 @@ def write_format_files(
         session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
         wanted = [sf.col(f"`{one.name}`").cast(from_arrow_type(one.arrow_type)) for one in record_type.fields]
         frame.select(*wanted).write.mode("overwrite").parquet(str(staging))
-    except FORMAT_ERRORS as e:
+    except SPARK_ERRORS as e:
         raise BindingError(
             f"Stream {stream!r}: Spark cannot load the format {binding.format!r}: {format_reason(e)} Correct the "
             f"options in the URI. {JARS_ADVICE}"

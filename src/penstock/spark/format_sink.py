@@ -75,14 +75,15 @@ class FormatSink:
 
     def check(self, session: SparkSession) -> None:
         """Check that Spark knows the format. Raises BindingError, so that no micro-batch is processed in vain."""
-        from penstock.spark.format_errors import FORMAT_ERRORS, JARS_ADVICE, format_reason
+        from penstock.spark.format_errors import JARS_ADVICE, format_reason
+        from penstock.spark.types import SPARK_ERRORS
 
         binding, jvm = self._binding, session._jvm  # noqa: SLF001  # only a write would tell otherwise
         assert jvm is not None, "the session runs"
         sources = jvm.org.apache.spark.sql.execution.datasources.DataSource
         try:
             sources.lookupDataSource(binding.format, session._jsparkSession.sessionState().conf())  # noqa: SLF001  # as above
-        except FORMAT_ERRORS as e:
+        except SPARK_ERRORS as e:
             raise BindingError(
                 f"Sink {binding.stream!r}: Spark has no format {binding.format!r}. {format_reason(e)} Correct the name "
                 f"in the URI. {JARS_ADVICE}"
@@ -112,7 +113,8 @@ class FormatSink:
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sf
 
-        from penstock.spark.format_errors import FORMAT_ERRORS, JARS_ADVICE, format_reason
+        from penstock.spark.format_errors import JARS_ADVICE, format_reason
+        from penstock.spark.types import SPARK_ERRORS
 
         binding = self._binding
         session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
@@ -122,7 +124,7 @@ class FormatSink:
                 frame = frame.withColumn(binding.batch_field, sf.lit(batch_id).cast("bigint"))
             options = resolve_settings(binding.stream, binding.options)
             frame.write.format(binding.format).options(**options).mode("append").save()
-        except FORMAT_ERRORS as e:
+        except SPARK_ERRORS as e:
             raise ExternalSystemError(
                 f"Sink {binding.stream!r}: Spark cannot write micro-batch {batch_id} in the format "
                 f"{binding.format!r}: {format_reason(e)} Correct the options in the URI, or start what it writes to; "
