@@ -22,8 +22,9 @@ from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.seed import wake_slots
 from penstock.runtime.start_signal import StartReader
-from penstock.sources.base import PLANNED, ReplayableLog, Split
+from penstock.sources.base import ReplayableLog, Split
 from penstock.sources.file_source import share
+from penstock.sources.offset_fields import PLANNED
 from penstock.spark.carried_bodies import carry_bodies
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import is_first_batch
