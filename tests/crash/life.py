@@ -34,7 +34,7 @@ from penstock.jobs.requests import answer_to, new_request, post
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
 from penstock.savepoints import snapshot_capture
-from penstock.spark import lazy_pickle, query
+from penstock.spark import lazy_pickle, log_source, query
 
 __all__ = ["Action", "Ended", "Life", "Run", "Scenario"]
 
@@ -155,6 +155,7 @@ class Life:
         patch(mock.patch.object(runner, "lock_for_jvm", mock.Mock()))
         patch(mock.patch.object(runner, "MemoryGauge", NoGauge))
         patch(mock.patch.object(runner, "handle_signals", contextlib.nullcontext))
+        patch(mock.patch.object(log_source, "_register", lambda spark, kind: spark.register(kind)))
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))

@@ -92,7 +92,6 @@ class ModelSpark:
     # Called by penstock.
     conf = property(lambda self: self)
     sparkContext = property(lambda self: self)
-    dataSource = property(lambda self: self)
     readStream = property(lambda self: self)
     _jvm = None
     master = "model"

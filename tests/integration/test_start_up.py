@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from penstock.machine.class_archive import archive_options
 from penstock.machine.java import find_java
+from penstock.runtime.packed_rows import PACKED_SCHEMA
+from penstock.spark.log_source import _LogDataSource
 from penstock.spark.startup.fork_server import fork_server_processes
 
 
@@ -54,6 +56,13 @@ def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
     rows = spark.range(1, numPartitions=1).mapInArrow(modules, "there BOOLEAN, parent LONG").collect()
     assert [row.there for row in rows] == [True]
     assert rows[0].parent in fork_server_processes()
+
+
+def test_a_source_is_described_as_a_type(spark: SparkSession) -> None:
+    """Spark tries that first. It makes an exception for anything else, for which it reads all its texts of errors."""
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    parsed = parser.parseDataType(_LogDataSource({}).schema())
+    assert list(parsed.fieldNames()) == PACKED_SCHEMA.names
 
 
 def test_spark_s_log_has_a_bound(spark: SparkSession) -> None:

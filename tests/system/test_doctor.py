@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -19,17 +18,9 @@ from penstock.cli import app
 STREAMS = ("readings", "settings")
 
 
-def doctor(*arguments: object, **environment: str) -> tuple[int, dict[str, Any], str]:
-    """Return the exit code, the checks by name, and the other output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", "doctor", *map(str, arguments), "-o", "json"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    told = json.loads(done.stdout) if done.stdout else {"checks": []}
-    return done.returncode, {check["check"]: check for check in told["checks"]}, done.stderr
+def by_name(told: str) -> dict[str, Any]:
+    """Return the checks by name."""
+    return {check["check"]: check for check in json.loads(told)["checks"]}
 
 
 def test_a_machine_that_runs_jobs_is_in_order(tmp_path: Path) -> None:
@@ -37,8 +28,11 @@ def test_a_machine_that_runs_jobs_is_in_order(tmp_path: Path) -> None:
     for stream in STREAMS:
         (tmp_path / stream).mkdir()
     bindings = [f"-D{name}=jsonl:{tmp_path / name}" for name in (*STREAMS, "heaters")]
-    code, checks, said = doctor(EXAMPLE, *bindings, "--checkpoint", tmp_path / "state")
-    assert (code, said) == (0, "")
+    command = [sys.executable, "-m", "penstock.cli", "doctor", str(EXAMPLE), *bindings, "-o", "json"]
+    command += ["--checkpoint", str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    checks = by_name(done.stdout)
     assert {check["status"] for check in checks.values()} <= {"ok", "warning"}
     assert {"java", "jars", "checkpoint", "job", "-D readings", "-D settings", "-D heaters"} <= set(checks)
     assert all(check["remedy"] for check in checks.values() if check["status"] != "ok")
@@ -57,21 +51,24 @@ def test_what_is_wrong_fails_with_its_remedy(tmp_path: Path) -> None:
     (tools / "python3").symlink_to(sys.executable)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, checks, _ = doctor(
-            EXAMPLE,
+        arguments = [
+            str(EXAMPLE),
             f"-Dreadings=jsonl:{tmp_path / 'readings'}",
             "-Dsettings=kafka://127.0.0.1:1/settings",
             "-Dheaters=console:",
-            "--checkpoint",
-            state,
-            "--port",
-            port,
-            PATH=str(tools),
-            JAVA_HOME=str(tmp_path),
-            PENSTOCK_CACHE=str(tmp_path / "cache"),
-            PENSTOCK_JARS=str(tmp_path / "no-jars"),
-        )
-    assert code == 1
+            f"--checkpoint={state}",
+            f"--port={port}",
+        ]
+        environment = {
+            "PATH": str(tools),
+            "JAVA_HOME": str(tmp_path),
+            "PENSTOCK_CACHE": str(tmp_path / "cache"),
+            "PENSTOCK_JARS": str(tmp_path / "no-jars"),
+        }
+        # A process of its own would load all of penstock's packages again.
+        result = CliRunner(env=environment).invoke(app, ["doctor", *arguments, "-o", "json"])
+    assert result.exit_code == 1, result.output
+    checks = by_name(result.stdout)
     failed = {name for name, check in checks.items() if check["status"] == "failed"}
     expected = {"jars", f"port {port}", "checkpoint", "-D settings"}
     # A Java from PyPI would be found without any path.

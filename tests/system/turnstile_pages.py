@@ -48,7 +48,7 @@ master: local[2]
 allow_read: ["{root}/models"]
 """
 # A busy job would take CPU time from the browser.
-FEED_S = 2.5
+FEED_S = 5.0
 VIEWER = secrets.token_urlsafe(32)
 OPERATOR = secrets.token_urlsafe(32)
 PICTURES = os.environ.get("PENSTOCK_DOCS_IMAGES", "")

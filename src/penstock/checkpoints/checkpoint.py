@@ -13,7 +13,7 @@ import msgspec
 from penstock.base.durable import make_folder, write_atomically
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.errors import CheckpointError, CheckpointMissingError
-from penstock.streams.graph import STARTS
+from penstock.streams.own_streams import STARTS
 
 __all__ = ["Checkpoint", "Lineage", "Origin", "Outputs"]
 

@@ -17,10 +17,10 @@ from penstock.checkpoints.spark_state_files import damage
 from penstock.checkpoints.state_place import state_place
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import batch_numbers, newest_batch, read_offsets, runs_in_real_time
-from penstock.sources.base import PARTITIONS
 from penstock.sources.found_files import files_found
 from penstock.sources.journal import journal_end
-from penstock.streams.graph import STARTS
+from penstock.sources.offset_fields import PARTITIONS
+from penstock.streams.own_streams import STARTS
 
 __all__ = [
     "COUNTS_FILE",

@@ -22,8 +22,6 @@ from penstock.records.types import RecordType
 from penstock.runtime.plan import JobPlan, has_timers
 from penstock.streams.graph import (
     COMMANDS,
-    DEAD_LETTERS,
-    RECEIPTS,
     ChangelogNode,
     EventTimeNode,
     ExpressionNode,
@@ -34,6 +32,7 @@ from penstock.streams.graph import (
     TransformNode,
     inputs,
 )
+from penstock.streams.own_streams import DEAD_LETTERS, RECEIPTS
 from penstock.streams.watermark_strategies import Watermarks
 
 __all__ = [

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 import xxhash
 
 from penstock.errors import CheckpointError
@@ -141,6 +140,9 @@ def blocks(changelog: Path) -> Iterator[bytes]:
 
     Yields none for a file with another compression than Spark's default; Spark itself finds damage in it.
     """
+    # Most processes with a checkpoint look into no changelog, and pyarrow takes half of what they load.
+    import pyarrow as pa
+
     try:
         with changelog.open("rb") as file:
             while head := file.read(_BLOCK.size):

@@ -23,7 +23,7 @@ from penstock.base.durable import make_folder, sync_folder, whole_lines_bytes, w
 from penstock.control.encoded_receipts import id_hash
 from penstock.control.receipts import FINAL, Receipt
 from penstock.errors import CheckpointError
-from penstock.streams.graph import RECEIPTS
+from penstock.streams.own_streams import RECEIPTS
 
 __all__ = [
     "DEFAULT_RECEIPTS_BYTES",

@@ -21,7 +21,8 @@ from penstock.connectors.given_record import bytes_of
 from penstock.connectors.record_log import RecordLog
 from penstock.errors import BindingError, CheckpointError, JobFailedError, RecordsLostError
 from penstock.records.types import RecordType
-from penstock.sources.base import PARTITIONS, SourceChunk, Split, offsets_by_topic
+from penstock.sources.base import SourceChunk, Split
+from penstock.sources.offset_fields import PARTITIONS, offsets_by_topic
 
 __all__ = ["CustomLog", "open_custom_log"]
 

@@ -23,7 +23,8 @@ from penstock.runtime.seed import FolderSeed
 from penstock.savepoints.mounted_state import mount_of
 from penstock.sources.fetched import KeptInFolder, KeptInStore
 from penstock.spark.state_mount import StateMount
-from penstock.streams.graph import COMMANDS, RECEIPTS
+from penstock.streams.graph import COMMANDS
+from penstock.streams.own_streams import RECEIPTS
 
 __all__ = [
     "check_reach",

@@ -58,14 +58,9 @@ from penstock.sources.found_files import no_fence
 from penstock.sources.receiver import Receiver
 from penstock.sources.topic_identity import TopicIdentity
 from penstock.spark.lazy_pickle import Sealed
-from penstock.streams.graph import (
-    COMMANDS,
-    RECEIPTS,
-    STARTS,
-    ProcessNode,
-    TransformNode,
-)
+from penstock.streams.graph import COMMANDS, ProcessNode, TransformNode
 from penstock.streams.job_description import JobDescription
+from penstock.streams.own_streams import RECEIPTS, STARTS
 
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 

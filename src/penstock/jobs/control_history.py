@@ -15,10 +15,10 @@ from penstock.connectors.custom_log import CustomLog
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.cuts import newest_batch
 from penstock.savepoints.snapshot_capture import positions_of
-from penstock.sources.base import offsets_by_topic
 from penstock.sources.file_source import FileLog
 from penstock.sources.kafka_log import KafkaLog
-from penstock.streams.graph import STARTS
+from penstock.sources.offset_fields import offsets_by_topic
+from penstock.streams.own_streams import STARTS
 
 __all__ = ["ControlHistory", "control_history"]
 

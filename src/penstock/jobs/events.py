@@ -34,7 +34,7 @@ from penstock.control.receipts import Receipt
 from penstock.errors import CheckpointError, fault_of
 from penstock.jobs.job_log import job_log
 from penstock.jobs.settings import RunSettings
-from penstock.streams.graph import RECEIPTS
+from penstock.streams.own_streams import RECEIPTS
 
 __all__ = [
     "EVENTS_FILE",

@@ -67,13 +67,9 @@ from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
 from penstock.sources.starts import StartLog
 from penstock.sources.topic_identity import TopicIdentity
-from penstock.streams.graph import (
-    COMMANDS,
-    STARTS,
-    Port,
-    SourceNode,
-)
+from penstock.streams.graph import COMMANDS, Port, SourceNode
 from penstock.streams.job_description import JobDescription
+from penstock.streams.own_streams import STARTS
 
 __all__ = ["SourcePlace", "has_raw", "open_sources"]
 

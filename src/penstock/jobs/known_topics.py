@@ -8,7 +8,7 @@ from penstock.bindings.types import Binding, KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import newest_batch
 from penstock.savepoints.snapshot_capture import positions_of
-from penstock.sources.base import offsets_by_topic
+from penstock.sources.offset_fields import offsets_by_topic
 from penstock.sources.topic_identity import TopicIdentity
 
 __all__ = ["known_topics"]

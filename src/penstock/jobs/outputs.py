@@ -20,7 +20,7 @@ from penstock.errors import CheckpointError
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.events import RunEvents
 from penstock.sinks.base import Sink
-from penstock.streams.graph import RECEIPTS
+from penstock.streams.own_streams import RECEIPTS
 
 __all__ = ["Held", "Position", "check_outputs", "list_held", "needs_new_outputs", "start_new_outputs"]
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from penstock.errors import BindingError
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.types import RecordType
-from penstock.streams.graph import DEAD_LETTERS
+from penstock.streams.own_streams import DEAD_LETTERS
 
 __all__ = ["OUTPUTS", "CollectedOutputs", "HasOutputs"]
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.errors import BindingError, JobDefinitionError
-from penstock.streams.graph import DEAD_LETTERS, ProcessNode, TransformNode
+from penstock.streams.graph import ProcessNode, TransformNode
 from penstock.streams.job_description import JobDescription
+from penstock.streams.own_streams import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from penstock.jobs.settings import RunSettings

@@ -42,9 +42,10 @@ def find_or_install(find: Callable[[], _Found | None], package: str, what: str) 
 
 def _install(package: str) -> str:
     """Install a package, and return the messages about errors."""
-    install = f"apt-get -qq update; apt-get -qq install -y --no-install-recommends {package}"
+    install = f"apt-get -qq install -y --no-install-recommends {package}"
+    # The lists of packages take a second of processor time to read anew; those that are there may do.
     installed = subprocess.run(
-        ["sh", "-c", install],
+        ["sh", "-c", f"{install} 2> /dev/null || {{ apt-get -qq update; {install}; }}"],
         # There is no user to answer questions.
         stdin=subprocess.DEVNULL,
         capture_output=True,

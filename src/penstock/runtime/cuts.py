@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.durable import write_atomically
-from penstock.sources.base import PARTITIONS, offsets_by_topic
-from penstock.streams.graph import STARTS
+from penstock.sources.offset_fields import PARTITIONS, offsets_by_topic
+from penstock.streams.own_streams import STARTS
 
 __all__ = [
     "INTERVALS",

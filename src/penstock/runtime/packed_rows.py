@@ -23,7 +23,7 @@ from penstock.metrics.task_reports import TIMES_READ, encode_report
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.records.schemas import record_type
-from penstock.streams.graph import DEAD_LETTERS
+from penstock.streams.own_streams import DEAD_LETTERS
 
 __all__ = [
     "CHECKPOINT_COMMANDS",

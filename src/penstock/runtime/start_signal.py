@@ -13,7 +13,8 @@ from penstock.records.schemas import record_type
 from penstock.runtime.packed_rows import PackedRow, packed_batches, watermark_rows
 from penstock.runtime.plan import JobPlan
 from penstock.sources.base import SourceChunk
-from penstock.streams.graph import STARTS, SourceNode
+from penstock.streams.graph import SourceNode
+from penstock.streams.own_streams import STARTS
 
 __all__ = ["START_NODE", "StartReader"]
 

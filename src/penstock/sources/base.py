@@ -12,26 +12,15 @@ from penstock.metrics.source_times import SourceTimes
 from penstock.records.types import BadRecord, RecordType
 
 __all__ = [
-    "FIRST_THERE",
     "GONE",
     "MISSING",
-    "PARTITIONS",
-    "PLANNED",
     "BadRecord",
     "CountedLog",
     "HeldLog",
     "ReplayableLog",
     "SourceChunk",
     "Split",
-    "offsets_by_topic",
 ]
-
-PLANNED: Final = "planned_ms"
-"""The field of an offset, beside the position, with the time when it was planned, in milliseconds since 1970."""
-
-FIRST_THERE: Final = "@first"
-"""The field of the offset of a Kafka stream, beside the position, with the first offsets of partitions whose earlier
-records were deleted before they were read."""
 
 MISSING: Final = "@missing"
 """The path of a split whose records were deleted before they were read."""
@@ -39,15 +28,7 @@ MISSING: Final = "@missing"
 GONE: Final = "@gone"
 """The path of the split with which a partition ends because its topic was deleted; its range was not read."""
 
-PARTITIONS: Final = "@partitions"
-"""The field of the offset of a log of the user's own that has the positions, by partition. No topic has that name."""
-
 PositionT = TypeVar("PositionT")
-
-
-def offsets_by_topic(offset: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
-    """Return the next offsets in the offset of a Kafka stream, by topic and number of the partition."""
-    return {name: found for name, found in offset.items() if name not in (PLANNED, FIRST_THERE)}
 
 
 @dataclass(frozen=True)

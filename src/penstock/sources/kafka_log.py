@@ -23,9 +23,10 @@ from penstock.brokers.kafka_topics import (
 from penstock.brokers.topic_offsets import find_begins, find_ends
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sources.base import FIRST_THERE, GONE, MISSING, SourceChunk, Split, offsets_by_topic
+from penstock.sources.base import GONE, MISSING, SourceChunk, Split
 from penstock.sources.batch_limits import BatchLimit
 from penstock.sources.gathered_messages import WantedParts, gone_chunk, missing_chunk
+from penstock.sources.offset_fields import FIRST_THERE, offsets_by_topic
 from penstock.sources.topic_identity import KnownTopics, keep_found, keep_gone, topic_deleted
 from penstock.sources.topic_reader import FOLLOWING, STALLED_AFTER_S, TopicReader, topic_reader
 

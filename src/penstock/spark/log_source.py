@@ -16,14 +16,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
+from pyspark.sql.udf import _wrap_function
 
 from penstock.runtime.command_reader import CommandReader
 from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.seed import wake_slots
 from penstock.runtime.start_signal import StartReader
-from penstock.sources.base import PLANNED, ReplayableLog, Split
+from penstock.sources.base import ReplayableLog, Split
 from penstock.sources.file_source import share
+from penstock.sources.offset_fields import PLANNED
 from penstock.spark.carried_bodies import carry_bodies
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import is_first_batch
@@ -60,8 +62,22 @@ def log_stream(
         (_LogDataSource,),
         {"stream": stream, "log": log, "reader_of_stream": Sealed(reader), "start": start},
     )
-    spark.dataSource.register(kind)
+    _register(spark, kind)
     return spark.readStream.format(_format_name(stream)).load()
+
+
+def _register(spark: SparkSession, kind: type[DataSource]) -> None:
+    """Make a kind of source known to the session, without Spark's look for another one of that name.
+
+    When Spark finds none, it makes an exception that it then ignores. For the text of the first one in a JVM it parses
+    all texts of errors that it has, some 500 KB of JSON.
+    """
+    context = spark.sparkContext
+    jvm: Any = context._jvm  # noqa: SLF001  # nothing public has the JVM
+    wrapped = _wrap_function(context, kind)
+    source = jvm.org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource(wrapped)
+    manager = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001  # as above
+    manager.registerDataSource(kind.name(), source)
 
 
 def _format_name(stream: str) -> str:
@@ -81,7 +97,8 @@ class _LogDataSource(DataSource):
         return _format_name(cls.stream)
 
     def schema(self) -> str:
-        return PACKED_DDL
+        # Spark reads it as a type first. For bare columns it would make an exception before it reads them as such.
+        return f"struct<{PACKED_DDL}>"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # the name is PySpark's
         return _LogStreamReader(self.log, self.reader_of_stream, self.start)

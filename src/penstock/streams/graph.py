@@ -17,14 +17,12 @@ from penstock.records.message_metadata import Metadata, body_type
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.schemas import record_type, versioned
 from penstock.records.types import RecordType
+from penstock.streams.own_streams import DEAD_LETTERS, RECEIPTS
 from penstock.streams.watermark_strategies import Watermarks
 from penstock.tables.decoded_changes import KindField
 
 __all__ = [
     "COMMANDS",
-    "DEAD_LETTERS",
-    "RECEIPTS",
-    "STARTS",
     "ChangelogNode",
     "Edge",
     "EventTimeNode",
@@ -44,12 +42,6 @@ __all__ = [
     "is_given",
     "output_name",
 ]
-
-# Streams that every job has: incoming commands, the receipts with their outcome, and records that cannot be processed.
-RECEIPTS: Final = "receipts"
-DEAD_LETTERS: Final = "dead-letters"
-STARTS: Final = "@starts"
-"""A stream without records that advances at each start of a job with timers. No user stream can have its name."""
 
 _TAKEN: Final = {
     COMMANDS: "the commands that steer a job",

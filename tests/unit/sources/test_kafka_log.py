@@ -20,8 +20,9 @@ from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.schemas import record_type
 from penstock.sources import kafka_log
-from penstock.sources.base import MISSING, PLANNED, Split, offsets_by_topic
+from penstock.sources.base import MISSING, Split
 from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.offset_fields import PLANNED, offsets_by_topic
 from penstock.sources.partition_names import PartitionNames
 from penstock.sources.topic_identity import KnownTopics
 

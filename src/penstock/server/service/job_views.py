@@ -48,7 +48,7 @@ from penstock.server.service.view_resources import (
 )
 from penstock.server.store.row_types import JobRow
 from penstock.server.store.store import Store
-from penstock.streams.graph import DEAD_LETTERS
+from penstock.streams.own_streams import DEAD_LETTERS
 
 __all__ = ["JobViews", "resolve_place"]
 
