@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 from typing import Final
 
 from debian import skipped_where_missing
 
-from penstock.machine.rabbitmq_server import LocalRabbitMQ
+from penstock.machine.rabbitmq_server import NODE, LocalRabbitMQ
 
 LARGEST_BYTES: Final = 4 << 20
 PASSWORD: Final = "s3cr3t pass/word"
@@ -29,10 +30,16 @@ class RabbitNode(LocalRabbitMQ):
         """Kill -9."""
         self.signal(signal.SIGKILL)
 
-    def restart(self) -> None:
-        """Restart it in an orderly way, after which declarations are on disk."""
-        self.end()
-        self.start()
+    def settle(self) -> None:
+        """Write declarations to disk, which a kill may otherwise lose."""
+        cookie = (self.folder / ".erlang.cookie").read_text()
+        done = subprocess.run(
+            ["erl_call", "-c", cookie, "-n", NODE, "-a", "mnesia dump_log []"],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        assert done.stdout == b"dumped"
 
     def queue_uri(self, queue: str, more: str = "") -> str:
         return f"amqp://tester:{ESCAPED_PASSWORD}@127.0.0.1:{self.port}/%2F/{queue}{more}"

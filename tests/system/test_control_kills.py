@@ -107,7 +107,7 @@ class RabbitWay:
             check_stream(parse_binding("commands", node.stream_uri(name, "?create=true"), "control"))  # type: ignore[arg-type]
             self.uri = node.stream_uri(name)
         # A declaration just before a kill may be lost.
-        node.restart()
+        node.settle()
 
     def send(self, commands: Sequence[Command]) -> None:
         publish(self.node, self.name, [json.dumps(command).encode() for command in commands])

@@ -46,7 +46,7 @@ def test_kills_of_a_job_and_its_rabbitmq(tmp_path: Path, rabbitmq: RabbitNode, i
     assert isinstance(binding, ExchangeBinding)
     check_exchange(binding)
     # A declaration just before a kill may be lost.
-    rabbitmq.restart()
+    rabbitmq.settle()
     feed = FileFeed(tmp_path)
     feed.write()
 

@@ -13,7 +13,10 @@ import pika
 from penstock.machine.debian_packages import find_or_install
 from penstock.machine.local_server import LocalServer, free_port, listens
 
-__all__ = ["LocalRabbitMQ"]
+__all__ = ["NODE", "LocalRabbitMQ"]
+
+NODE: Final = "penstock@localhost"
+"""The name of the broker among nodes of Erlang."""
 
 _PROGRAM: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
@@ -42,7 +45,7 @@ class LocalRabbitMQ(LocalServer):
             "HOME": str(folder),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._epmd_port),
-            "RABBITMQ_NODENAME": "penstock@localhost",
+            "RABBITMQ_NODENAME": NODE,
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(nodes_port),
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
