@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -37,9 +39,15 @@ _BROKER = pytest.StashKey[BrokerOfSession]()
 _MERGED_RECORDS = 3
 
 
-# Files that share a session of Spark run in two processes, since each more starts a session of its own.
+# Files that share a session of Spark run in three processes, since each more starts a session of its own.
 _SHARING_SPARK = "tests/integration/"
 _SECOND_HALF = f"{_SHARING_SPARK}test_j"
+_SOME_SHARE_SPARK = "tests/system/"
+
+
+@cache
+def _names_a_session(file: str) -> bool:
+    return "SparkSession" in (Path(__file__).parents[1] / file).read_text()
 
 
 class _FilesByServer(LoadFileScheduling):
@@ -49,6 +57,8 @@ class _FilesByServer(LoadFileScheduling):
         file = super()._split_scope(nodeid)
         if file.startswith(_SHARING_SPARK):
             return f"{_SHARING_SPARK}{1 + (file >= _SECOND_HALF)}"
+        if file.startswith(_SOME_SHARE_SPARK) and _names_a_session(file):
+            return _SOME_SHARE_SPARK
         return _SERVERS.get(file, file)
 
 
