@@ -167,9 +167,9 @@ def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None)
 def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None) -> None:
     """Each reading has its command, and the percentiles are reported."""
     # Time is not tested here: readings count from the first command on, however late that is.
-    sizes = latency.Sizes(records=50, warm_up=10, rate_per_s=50, settled_s=30, partitions=2)
+    sizes = latency.Sizes(records=20, warm_up=10, rate_per_s=50, settled_s=6, partitions=2)
     result = json.loads(json.dumps(latency.measure(sizes, tmp_path, broker=kafka)))
-    assert (result["records"], result["unanswered"], result["wrong"]) == (50, 0, 0)
+    assert (result["records"], result["unanswered"], result["wrong"]) == (20, 0, 0)
     assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"] <= result["max_ms"]
     latency.show(result)
 
@@ -362,7 +362,7 @@ def test_growth_compares_the_last_tenth_with_the_second() -> None:
 def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
     """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaks a socket."""
     sizes = soak.Sizes(
-        seconds=9, keys=300, rows=100, period_s=0.6, interval_ms=600, remembered=100, samples=24, part=0.25
+        seconds=6, keys=300, rows=100, period_s=0.6, interval_ms=600, remembered=100, samples=16, part=0.25
     )
     result = json.loads(json.dumps(soak.measure(sizes, tmp_path)))
     assert result["commands"] > 1
