@@ -1,6 +1,7 @@
 """The local Kafka broker: a real one that starts, keeps its data through a kill, and ends with its parent.
 
-The effects of a broker kill on a sink are tested here too, since this broker is killed anyway.
+What needs neither its start nor its end is asked of the session's broker, which differs by its logins alone. The
+effects of a broker kill on a sink are tested here too, since this broker is killed anyway.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from secured_broker import SecuredBroker
 from sink_workers import PARTITIONS, Plain, Worker, bind, values
 
 from penstock.machine.kafka_broker import BrokerStartError, KafkaBroker
@@ -104,10 +106,10 @@ def test_records_survive_an_orderly_stop(broker: KafkaBroker) -> None:
     assert consume(broker, "stopped", 1) == [b"1"]
 
 
-def test_a_committed_reader_sees_committed_transactions_only(broker: KafkaBroker) -> None:
+def test_a_committed_reader_sees_committed_transactions_only(kafka: SecuredBroker) -> None:
     """One node is enough for transactions: aborted records are hidden, committed ones are not."""
-    broker.create_topic("transactions", partitions=1)
-    producer = Producer(client(broker, **{"transactional.id": "writer"}))
+    kafka.create_topic("transactions", partitions=1)
+    producer = Producer(client(kafka, **{"transactional.id": "writer"}))
     producer.init_transactions(WAIT_S)
     for value, commit in ((b"lost", False), (b"kept", True)):
         producer.begin_transaction()
@@ -117,21 +119,21 @@ def test_a_committed_reader_sees_committed_transactions_only(broker: KafkaBroker
             producer.commit_transaction(WAIT_S)
         else:
             producer.abort_transaction(WAIT_S)
-    assert consume(broker, "transactions", 1) == [b"kept"]
+    assert consume(kafka, "transactions", 1) == [b"kept"]
 
 
-def test_a_topic_has_the_partitions_that_were_asked_for(broker: KafkaBroker) -> None:
+def test_a_topic_has_the_partitions_that_were_asked_for(kafka: SecuredBroker) -> None:
     """When create_topic returns, clients see every partition; creating the topic again is an error."""
-    broker.create_topic("wide", partitions=3)
-    topics = AdminClient(client(broker)).list_topics("wide", timeout=WAIT_S).topics
+    kafka.create_topic("wide", partitions=3)
+    topics = AdminClient(client(kafka)).list_topics("wide", timeout=WAIT_S).topics
     assert len(topics["wide"].partitions) == 3
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-        broker.create_topic("wide", partitions=3)
+        kafka.create_topic("wide", partitions=3)
 
 
-def test_topics_are_not_created_by_reading(broker: KafkaBroker) -> None:
+def test_topics_are_not_created_by_reading(kafka: SecuredBroker) -> None:
     """A mistyped topic is an error, not a new topic."""
-    topics = AdminClient(client(broker)).list_topics("mistyped", timeout=WAIT_S).topics
+    topics = AdminClient(client(kafka)).list_topics("mistyped", timeout=WAIT_S).topics
     assert topics["mistyped"].error is not None
 
 
