@@ -83,6 +83,9 @@ _ARCHIVE: Final = "penstock-code-"
 # PySpark checks here for NumPy when it converts arguments for Java. That also imports pandas, in 0.25 s.
 _FOR_CALLS: Final = "pyspark.testing.utils"
 
+# Classes that PySpark names without their packages, and packages.
+_OFTEN_NAMED: Final = ("PythonSQLUtils", "PythonUtils", "SimplePythonFunction", "functions", "java", "py4j")
+
 # The place where Java looks for extensions of Spark's sessions, and the jar with the only ones that Spark has.
 _EXTENSIONS: Final = "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider"
 _LEARNING: Final = "/spark-mllib_"
@@ -238,6 +241,7 @@ def _prepare(session: SparkSession, settings: SessionSettings) -> None:
                 yield_cores(_gateway(session).proc.pid)
             _interpret_everywhere(session)
         _shorten_hadoop_settings(session)
+        _keep_names(session)
         _silence(session)
     except (Py4JError, PySparkException, OSError):
         with contextlib.suppress(Py4JError, PySparkException, OSError):
@@ -299,6 +303,16 @@ def _shorten_hadoop_settings(session: SparkSession) -> None:
     files.setAccessible(True)
     # A new map is one call to the JVM; to clear the old one, py4j would make five for each setting.
     files.set(settings, context._jvm.java.util.concurrent.ConcurrentHashMap())  # noqa: SLF001  # as above
+
+
+def _keep_names(session: SparkSession) -> None:
+    """Let py4j look up the packages and classes only once that PySpark needs again and again.
+
+    For a name without a package, the JVM looks for a class in each imported package, and so in all jars: over 1 ms.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001  # nothing public has the JVM
+    for name in _OFTEN_NAMED:
+        setattr(jvm, name, getattr(jvm, name))
 
 
 def _silence(session: SparkSession) -> None:
