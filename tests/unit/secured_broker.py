@@ -21,6 +21,10 @@ class BrokerCertificates:
     authorities: Path
 
 
+# Each thread of a broker without work looks for some three times a second.
+_FEW_THREADS = {"num.network.threads": "1", "num.io.threads": "2"}
+
+
 class SecuredBroker(KafkaBroker):
     """A broker that also listens at `secured`, where its users log in (SASL_PLAINTEXT, mechanism PLAIN).
 
@@ -53,7 +57,7 @@ class SecuredBroker(KafkaBroker):
         return [*super()._listeners(), "SASL_PLAINTEXT", *encrypted]
 
     def _settings(self) -> dict[str, str]:
-        return super()._settings() | self._login_settings() | self._encryption_settings()
+        return super()._settings() | _FEW_THREADS | self._login_settings() | self._encryption_settings()
 
     def _login_settings(self) -> dict[str, str]:
         users = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())

@@ -197,6 +197,8 @@ class KafkaBroker:
             "share.coordinator.state.topic.min.isr": "1",
             "share.coordinator.state.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # Nobody follows the metadata of one node. By default it gets a record twice a second.
+            "metadata.max.idle.interval.ms": "0",
             "log.retention.hours": "168",
         }
 
