@@ -35,6 +35,7 @@ from penstock.operators.event_times import (
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
 from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter, join_blocks, raw_bytes
 from penstock.operators.watermarks import INGESTION_TIME
+from penstock.records.halves import work_by_halves
 from penstock.records.small_columns import are_all_rows
 from penstock.state.group_state import GroupState
 from penstock.state.key_index import key_values
@@ -442,7 +443,7 @@ class GroupRun:
             cursor.key = key_values(keys.slice(0, 1))[0]
             known = pa.nulls(1, known.type)
 
-        def visit(low: int, high: int) -> None:
+        def work(low: int, high: int) -> None:
             columns = self._state.columns.values()
             before = [column.snapshot() for column in columns]
             count = high - low
@@ -455,22 +456,18 @@ class GroupRun:
                     None if causes is None else causes.slice(low, count),
                 )
                 emissions = self._run_batch(part, context, of_rows)
-            except Exception as e:  # user code may raise anything
+            except Exception:  # user code may raise anything
                 cursor.take_back()
                 for column, snapshot in zip(columns, before, strict=True):
                     column.restore(snapshot)
-                if count == 1:
-                    self._dead_letter(block, low, reason_of(e))
-                    return
-                middle = (low + high) // 2
-                visit(low, middle)
-                visit(middle, high)
-                return
+                raise
             cursor.undo.clear()
             self._result.emissions += emissions
 
         if len(records):
-            visit(0, len(records))
+            work_by_halves(
+                len(records), work, lambda row, error: self._dead_letter(block, row, reason_of(error))
+            )
 
     def _run_batch(self, records: pa.RecordBatch, context: BatchContext, of_rows: _OfRows) -> list[Emission]:
         returned = self._function.process_batch(records, context)

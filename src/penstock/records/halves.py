@@ -33,18 +33,18 @@ def work_by_halves(
     [1, 2, 4]
 
     """
-
-    def visit(low: int, high: int) -> None:
+    # A function within this one that calls itself would be a cycle, which keeps the rows in memory until Python's
+    # collector runs. In real time that is once in minutes.
+    waiting = [(0, rows)]
+    while waiting:
+        low, high = waiting.pop()
         try:
             work(low, high)
         except errors as e:
+            if high == low:
+                raise
             if high - low == 1:
                 refuse(low, e)
-                return
-        else:
-            return
-        middle = (low + high) // 2
-        visit(low, middle)
-        visit(middle, high)
-
-    visit(0, rows)
+            else:
+                middle = (low + high) // 2
+                waiting += [(middle, high), (low, middle)]

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.records.halves import work_by_halves
 from penstock.records.types import Field, RecordType
 
 __all__ = [
@@ -240,20 +241,15 @@ def _read_bytes(field: Field, part: MessagePart, raw: pa.Array, bad: dict[int, s
     is_text = pa.types.is_string(field.arrow_type)
     what = "UTF-8 text" if is_text else f"a whole number that fits {field.arrow_type}"
 
-    def visit(low: int, high: int) -> None:
+    def work(low: int, high: int) -> None:
         one = raw.slice(low, high - low)
-        try:
-            pieces.append(_text(one) if is_text else _numbers(one, field.arrow_type))
-        except (pa.ArrowException, ValueError):
-            if high - low == 1:
-                _refuse(field, part, raw, {low}, f"is not {what}", bad)
-                pieces.append(pa.nulls(1, field.arrow_type))
-                return
-            middle = (low + high) // 2
-            visit(low, middle)
-            visit(middle, high)
+        pieces.append(_text(one) if is_text else _numbers(one, field.arrow_type))
 
-    visit(0, len(raw))
+    def refuse(row: int, _: Exception) -> None:
+        _refuse(field, part, raw, {row}, f"is not {what}", bad)
+        pieces.append(pa.nulls(1, field.arrow_type))
+
+    work_by_halves(len(raw), work, refuse, (pa.ArrowException, ValueError))
     return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 

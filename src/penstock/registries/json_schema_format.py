@@ -64,19 +64,18 @@ class _Reader:
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages of the schema: all at once, or else in ever smaller parts down to those that need a look."""
         pieces: list[tuple[npt.NDArray[np.int64], Decoded]] = []
-
-        def visit(low: int, high: int) -> None:
+        waiting = [(0, len(raw))]
+        while waiting:
+            low, high = waiting.pop()
             part = raw.slice(low, high - low)
             batch = self._structs.decode(part) if self._structs else None
             if batch is None and self._structs and high - low > _FEW:
                 size = -(-(high - low) // _PARTS)
-                for first in range(low, high, size):
-                    visit(first, min(first + size, high))
-                return
+                parts = [(first, min(first + size, high)) for first in range(low, high, size)]
+                waiting += reversed(parts)
+                continue
             found = Decoded(batch, None, []) if batch is not None else self._validated(part)
             pieces.append((np.arange(low, high, dtype=np.int64), found))
-
-        visit(0, len(raw))
         return merged(pieces, self._type, [])
 
     def _validated(self, raw: pa.Array) -> Decoded:
