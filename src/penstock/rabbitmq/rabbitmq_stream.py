@@ -98,10 +98,11 @@ class StreamReceiver(Receiver["_StreamConnection"]):
             # From now on the job counts as started, and no message that comes may be missed.
             try:
                 self._begin(connection)
-            except BaseException as e:
+            except ConnectionError as e:
                 connection.close()
-                if isinstance(e, ConnectionError):
-                    raise Problems(self._binding).unreachable(e) from e
+                raise Problems(self._binding).unreachable(e) from e
+            except BaseException:
+                connection.close()
                 raise
         return connection
 

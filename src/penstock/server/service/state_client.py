@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import CheckpointError, ExternalSystemError, QueryError, UnknownIdError
+from penstock.errors import CheckpointError, ExternalSystemError, PenstockError, QueryError, UnknownIdError
 from penstock.queries.query_answers import AnswerContent
 from penstock.savepoints.state_pages import KeyPage
 from penstock.server.runs.processes import job_environment
@@ -52,12 +52,10 @@ class StateClient:
         Raises QueryError, CheckpointError, or ExternalSystemError if the caller should retry.
         """
         longest_s = question.seconds + self._reading_s
-        try:
-            answer = self._ask(question, longest_s, self._query_turn)
-        except subprocess.TimeoutExpired:
-            raise QueryError(
-                f"The query and what it reads took more than {longest_s:g} s. Name fewer columns, or take a dump."
-            ) from None
+        overdue = QueryError(
+            f"The query and what it reads took more than {longest_s:g} s. Name fewer columns, or take a dump."
+        )
+        answer = self._ask(question, longest_s, self._query_turn, overdue)
         assert answer.content is not None
         return answer.content
 
@@ -66,17 +64,17 @@ class StateClient:
 
         Raises UnknownIdError, CheckpointError, or ExternalSystemError if the caller should retry.
         """
-        try:
-            answer = self._ask(question, self._reading_s, self._keys_turn)
-        except subprocess.TimeoutExpired:
-            raise CheckpointError(
-                f"Reading the keys took more than {self._reading_s:g} s. Name one key, or take a dump."
-            ) from None
+        overdue = CheckpointError(
+            f"Reading the keys took more than {self._reading_s:g} s. Name one key, or take a dump."
+        )
+        answer = self._ask(question, self._reading_s, self._keys_turn, overdue)
         assert answer.page is not None
         return answer.page
 
-    def _ask(self, question: Question, longest_s: float, turn: threading.Lock) -> Answer:
-        """Return the answer, which is no error. Raises TimeoutExpired when the process was killed."""
+    def _ask(
+        self, question: Question, longest_s: float, turn: threading.Lock, overdue: PenstockError
+    ) -> Answer:
+        """Return the answer, which is no error. Raises `overdue` when it took too long, and the process was killed."""
         if not turn.acquire(timeout=self._patience_s):
             raise ExternalSystemError(
                 "The state of jobs is being read for other users. Try again in a few seconds."
@@ -92,6 +90,8 @@ class StateClient:
                 # Its low priority only counts against other sessions if it has a separate session.
                 start_new_session=True,
             )
+        except subprocess.TimeoutExpired:
+            raise overdue from None
         finally:
             turn.release()
         if done.returncode:
