@@ -35,8 +35,10 @@ def slot_keys(parallelism: int) -> tuple[int, ...]:
 @functools.cache
 def slots_of_key_groups(key_groups: int, parallelism: int) -> npt.NDArray[np.int32]:
     """Return the Spark key of the slot of each key group."""
-    partitions = np.arange(key_groups) * parallelism // key_groups
-    return np.array(slot_keys(parallelism), np.int32)[partitions]
+    keys = slot_keys(parallelism)
+    return np.array(
+        [keys[partition_of(group, key_groups, parallelism)] for group in range(key_groups)], np.int32
+    )
 
 
 def slots(key_groups: int, parallelism: int) -> dict[int, Slot]:
