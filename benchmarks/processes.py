@@ -269,7 +269,8 @@ def _rounded_mb(size: int) -> int:
 class TreeUsage:
     """The usage of a process and its descendants at one moment: resident memory and open files.
 
-    `cpu_s` is their CPU time since their start, including that of ended descendants.
+    `open_files` are those of the process that has most of them, the JVM of a job: others come and go. `cpu_s` is their
+    CPU time since their start, including that of ended descendants.
     """
 
     memory_bytes: int
@@ -282,7 +283,7 @@ class TreeUsage:
         family = family_of(root)
         return cls(
             sum(process.memory_bytes for process in family),
-            sum(_open_files(process.pid) for process in family),
+            max((_open_files(process.pid) for process in family), default=0),
             sum(process.cpu_s for process in family),
         )
 

@@ -54,7 +54,7 @@ _KEEP_S: Final = 10.0
 _ANSWER_S: Final = 60.0
 _UNITS: Final = {
     "memory_mb": "memory, MB",
-    "open_files": "open files",
+    "open_files": "open files of the JVM",
     "checkpoint_mb": "checkpoint, MB",
     "checkpoint_files": "files in the checkpoint",
     "fixed_work_ms": "CPU time of a fixed piece of work, for comparison, ms",

@@ -75,7 +75,7 @@ def run_until(tmp_path: Path, count: int) -> int:
     )
     runner.run(stop)
     watcher.join()
-    return len(list((tmp_path / "checkpoint" / "spark" / "commits").glob("[0-9]*")))
+    return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
 
 
 def test_timers_are_called_while_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_a_partition_that_is_added_is_read(
         job.await_true(lambda: len(read_lines(tmp_path / "counts")) == 3)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+        # The broker tells its clients a moment later.
+        job.await_true(lambda: len(admin.list_topics(topic, 30).topics[topic].partitions) == 2)
         write(kafka, topic, 1, range(3, 7))
         job.await_true(lambda: len(read_lines(tmp_path / "counts")) == 7)
         job.stop()

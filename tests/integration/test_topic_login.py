@@ -39,7 +39,7 @@ def test_a_job_logs_in(
         run_job(keep_job(), bindings)
     secret.write_text("wrong-secret\n")
     with pytest.raises(ExternalSystemError, match=r"SASL|Authentication") as caught:
-        check_topic(binding, binding.client, 2.0)
+        check_topic(binding, binding.client)
     assert "wrong-secret" not in str(caught.value)
     # The checkpoint has this file too, as code of the job.
     password = "-".join(["ann", "secret"])

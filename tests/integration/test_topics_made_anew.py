@@ -109,6 +109,8 @@ def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
         check(topics)
 
     monkeypatch.setattr(TopicIdentity, "check", made_anew_before)
+    # Without an answer the check passes.
+    monkeypatch.setattr("penstock.sources.topic_identity._LOOK_S", 60.0)
     bindings = {"numbers": binding(kafka, topic).uri, "kept": f"jsonl:{tmp_path}/kept"}
     with pytest.raises(CheckpointError, match="recreated"):
         run_job(keep_job(), bindings)
@@ -129,6 +131,8 @@ def test_an_interval_of_a_topic_that_is_made_anew_is_not_durable(
         check(topics)
 
     monkeypatch.setattr(TopicIdentity, "check", made_anew_before)
+    # Without an answer the check passes.
+    monkeypatch.setattr("penstock.sources.topic_identity._LOOK_S", 60.0)
     sink = f"kafka://{kafka.bootstrap}/{kept}?delivery=exactly-once"
     bindings = {"numbers": binding(kafka, topic).uri, "kept": sink}
     with pytest.raises(CheckpointError, match="recreated"):
@@ -185,9 +189,10 @@ def test_another_topic_or_a_damaged_file_is_told(kafka: KafkaBroker, topic: str,
 
 
 def test_a_topic_that_is_deleted_while_the_job_reads_is_told(
-    kafka: KafkaBroker, topic: str, tmp_path: Path
+    kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that does not answer for a while is a different case, and the next check decides."""
+    monkeypatch.setattr("penstock.sources.topic_identity._LOOK_S", 60.0)
     topics = TopicIdentity(tmp_path)
     topics.begin(binding(kafka, topic), {}, None)
     topics.check()

@@ -53,8 +53,7 @@ async def _publish_to_stream(node: RabbitNode, name: str, bodies: Iterable[bytes
             confirmed.set()
 
     async with rstream.Producer("127.0.0.1", node.stream_port, **login) as producer:
-        for message in messages:
-            await producer.send(name, message, on_publish_confirm=on_confirmation)
+        await producer.send_batch(name, messages, on_publish_confirm=on_confirmation)
         await asyncio.wait_for(confirmed.wait(), WAIT_S)
 
 

@@ -7,6 +7,7 @@ acknowledgement.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -59,11 +60,13 @@ def main() -> None:
     A receiver that fails ends the process with its error.
     """
     folder, uri, waits = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"
-    append = JournalWriter.append
+    append, is_told = JournalWriter.append, threading.Event()
 
     def append_and_tell(journal: JournalWriter, records: list[bytes], note: bytes = b"") -> int:
         position = append(journal, records, note)
         if records:
+            # A thread of the receiver may be faster than this program.
+            is_told.wait()
             print(len(records), flush=True)
             if waits:
                 time.sleep(600)
@@ -72,6 +75,7 @@ def main() -> None:
     JournalWriter.append = append_and_tell  # type: ignore[method-assign,assignment]
     with receiver(folder, uri) as receiving:
         print("connected", flush=True)
+        is_told.set()
         while receiving.error is None:
             time.sleep(0.1)
     raise receiving.error

@@ -15,11 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from amazon_servers import LOGIN, DynamoServer, KinesisServer
-from conformance_page import is_recording, note_conformance
+from conformance_page import note_conformance
 from conforming_sinks import opening
 from conforming_sources import journaling
 from journaled_records import journaled
 from receiving_process import receiver
+from silent_server import in_haste
 
 from penstock.amazon import service_clients
 from penstock.bindings.parse import parse_binding
@@ -34,17 +35,16 @@ from penstock.testing.connectors import SinkUnderTest, SourceUnderTest, StoredRe
 
 RECEIVING = Path(__file__).with_name("receiving_process.py")
 ANY_KEY = "Kinesalite and Dynalite take any key"
+ANSWERS_SOON = (service_clients, "_ANSWER_S", 1)
 READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
 CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
 
 
 @pytest.fixture(autouse=True)
 def login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set AWS credentials; only recorded runs wait the full timeouts of unresponsive servers."""
+    """Set AWS credentials."""
     for name, value in LOGIN.items():
         monkeypatch.setenv(name, value)
-    if is_recording() is None:
-        monkeypatch.setattr(service_clients, "_ANSWER_S", 1)
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_another_stream_of_the_same_name_is_refused(
         receive(tmp_path, kinesis.uri(name))
 
 
-def test_the_source_conforms(kinesis: KinesisServer, tmp_path: Path) -> None:
+def test_the_source_conforms(kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = kinesis.create("kit-source")
     note_conformance(
         check_source(
@@ -218,17 +218,21 @@ def test_the_source_conforms(kinesis: KinesisServer, tmp_path: Path) -> None:
                 "each record once",
                 journaling(tmp_path / "journal", kinesis.uri(name)),
                 lambda records: kinesis.put(name, [("a", record) for record in records]),
-                at_port=lambda port: journaling(
-                    tmp_path / "slow",
-                    f"kinesis://{name}?endpoint=http://127.0.0.1:{port}&region=eu-central-1",
-                )(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda port: journaling(
+                        tmp_path / "slow",
+                        f"kinesis://{name}?endpoint=http://127.0.0.1:{port}&region=eu-central-1",
+                    )(),
+                    ANSWERS_SOON,
+                ),
                 without={"credentials": ANY_KEY},
             )
         )
     )
 
 
-def test_the_kinesis_sink_conforms(kinesis: KinesisServer) -> None:
+def test_the_kinesis_sink_conforms(kinesis: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     name = kinesis.create("kit-sink", 2)
     query = "&origin=true&partition_key={value}"
 
@@ -244,16 +248,20 @@ def test_the_kinesis_sink_conforms(kinesis: KinesisServer) -> None:
                 opening(kinesis.uri(name, query)),
                 stored,
                 bad="x" * 300,
-                at_port=lambda port: opening(
-                    f"kinesis://{name}?endpoint=http://127.0.0.1:{port}&region=eu-central-1{query}"
-                )(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda port: opening(
+                        f"kinesis://{name}?endpoint=http://127.0.0.1:{port}&region=eu-central-1{query}"
+                    )(),
+                    ANSWERS_SOON,
+                ),
                 without={"credentials": ANY_KEY},
             )
         )
     )
 
 
-def test_the_dynamodb_sink_conforms(dynamo: DynamoServer) -> None:
+def test_the_dynamodb_sink_conforms(dynamo: DynamoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     table = dynamo.create("kit", id="N")
 
     def stored() -> list[StoredRecord]:
@@ -267,9 +275,13 @@ def test_the_dynamodb_sink_conforms(dynamo: DynamoServer) -> None:
                 opening(dynamo.uri(table)),
                 stored,
                 bad="x" * (410 << 10),
-                at_port=lambda port: opening(
-                    f"dynamodb://{table}?endpoint=http://127.0.0.1:{port}&region=eu-central-1"
-                )(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda port: opening(
+                        f"dynamodb://{table}?endpoint=http://127.0.0.1:{port}&region=eu-central-1"
+                    )(),
+                    ANSWERS_SOON,
+                ),
                 without={"credentials": ANY_KEY},
             )
         )
@@ -408,6 +420,9 @@ def test_a_server_that_stands_still_is_not_asked_for_each_item(
     sink = opening(dynamo.uri(table), READING)()
     sink.prepare("line", str(tmp_path))
     dynamo.stand_still(True)
+    # The client that is kept for the server has the full timeout.
+    monkeypatch.setattr(service_clients, "_kept", {})
+    monkeypatch.setattr(*ANSWERS_SOON)
     try:
         begun_s = time.monotonic()
         with pytest.raises(ExternalSystemError, match="takes no items"):

@@ -138,7 +138,8 @@ def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> No
 
     def send(settings: list[Record]) -> None:
         readings: list[Record] = [reading for _ in range(50) for reading in rooms.readings()]
-        # Settings first: the model applies them before the readings, whichever micro-batch they come in.
+        # Settings first: the model applies them before the readings of their batch. The next batch is sent once
+        # these readings are processed, since its settings would take effect before readings that still wait.
         write_file(tmp_path / "settings", f"{len(batches)}.jsonl", settings)
         write_file(tmp_path / "readings", f"{len(batches)}.jsonl", readings)
         batches.append((settings, readings))
@@ -157,7 +158,7 @@ def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> No
         check_is_scaled(managed, job_id)
     for _ in range(2):
         send(rooms.settings())
-    await_all()
+        await_all()
 
     assert by_sensor(read_folder(tmp_path / "heaters")) == fold(batches)
     checkpoint = managed.service.checkpoint(job_id)

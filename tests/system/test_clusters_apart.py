@@ -17,6 +17,7 @@ from file_feed import SENSORS
 from job_process import await_true, kill
 from machines_apart import COUNTED, IN_REAL_TIME, PATIENCE_S, Apart, Site, Supervisor, open_site
 from reliability import noting
+from rooms import write_file
 from served import Served
 from sink_kills import await_progress, kill_process
 
@@ -53,7 +54,7 @@ def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(ap
         with apart.job(*more) as job:
             apart.await_all(job)
             broken += 1
-            (apart.working_folder(job) / "commands" / f"broken-{broken}.jsonl").write_text("no command\n")
+            write_file(apart.working_folder(job) / "commands", f"broken-{broken}.jsonl", ["no command"])
             await_true(lambda: len(feed.dead_letters()) == broken, lambda: job.err, PATIENCE_S)  # noqa: B023
             apart.stop(job)
     feed.assert_exactly_once()

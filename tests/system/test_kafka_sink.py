@@ -269,13 +269,13 @@ def test_what_cannot_be_reached_is_said_before_the_start(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing topic, a missing broker and a wrong setting each give one clear message, for sources and sinks."""
-    # An unreachable broker is waited for as long as an unresponsive one.
-    monkeypatch.setattr(kafka_source, "check_topic", functools.partial(check_topic, timeout_s=2.0))
     missing = f"kafka://{kafka.bootstrap}/no-such-topic"
     with pytest.raises(BindingError, match=r"'heaters'.*'no-such-topic' does not exist.*create_topic=true"):
         KafkaSink(parse_kafka("heaters", missing, "sink"), Plain()).prepare("x", "")
     with pytest.raises(BindingError, match=r"'readings'.*'no-such-topic' does not exist"):
         preflight(parse_kafka("readings", missing, "data"))
+    # An unreachable broker is waited for as long as an unresponsive one.
+    monkeypatch.setattr(kafka_source, "check_topic", functools.partial(check_topic, timeout_s=2.0))
     with pytest.raises(
         ExternalSystemError, match=r"'readings': no Kafka broker answers at 127\.0\.0\.1:1 .*refused"
     ):

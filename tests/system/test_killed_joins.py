@@ -124,8 +124,15 @@ class Victim:
 
     def kill_worker(self) -> None:
         with self.running() as job:
-            await_true(lambda: job.workers() or not job.running, lambda: f"no worker: {job.family()}")
-            kill(self._random.choice(sorted(job.workers())), signal.SIGKILL)
+            workers: list[int] = []
+
+            def are_found() -> bool:
+                # One that is found may have ended when they are looked for again.
+                workers[:] = sorted(job.workers())
+                return bool(workers) or not job.running
+
+            await_true(are_found, lambda: f"no worker: {job.family()}")
+            kill(self._random.choice(workers), signal.SIGKILL)
             time.sleep(self._random.uniform(0, 4))
             # The run continues, or ends with an error; a killed driver is different.
             job.signal(signal.SIGKILL)

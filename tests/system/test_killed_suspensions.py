@@ -23,7 +23,7 @@ import pytest
 from hanging_model_job import HANGS, HUNG_AMOUNT
 from job_process import JobProcess, await_true, kill
 from reliability import Injected, noting
-from rooms import read_folder
+from rooms import read_folder, write_file
 from safetensors.numpy import save
 
 from penstock.commands.receipt_segments import NewReceipts
@@ -104,7 +104,7 @@ class Payments:
             "target": {"step": "score"},
             "payload": {"model": "fraud", "version": version, **more},
         }
-        (self.checkpoint / "commands" / f"{name}.jsonl").write_text(json.dumps(order) + "\n")
+        write_file(self.checkpoint / "commands", f"{name}.jsonl", [order])
         applied = (f"{kind}-model", "APPLIED", "test")
         self.await_true(lambda: Counter(self.statuses())[applied] > before[applied])
 

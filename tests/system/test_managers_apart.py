@@ -118,7 +118,7 @@ def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart:
     assert first.job(apart.job) == ("RUNNING", 2)
     apart.want("PAUSED")
     await_true(lambda: first.job(apart.job)[0] == "PAUSED", apart.log)
-    assert process_of(driver) is None
+    await_true(lambda: process_of(driver) is None, apart.log)
     apart.want("RUNNING")
     apart.await_run(3, first)
     (driver,) = first.drivers()

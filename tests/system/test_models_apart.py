@@ -24,6 +24,7 @@ from hanging_model_job import HANGS, HUNG_AMOUNT
 from job_process import JobProcess, await_true
 from machines_apart import PATIENCE_S, Apart, Site, open_site
 from reliability import Injected, noting
+from rooms import write_file
 from s3_server import S3Server
 from safetensors.numpy import save
 from sink_kills import kill_process
@@ -129,9 +130,7 @@ class Scored:
             if self.folder is None:
                 return False
             if sent_to != self.job.process.pid:
-                (self.folder / "commands" / f"{order['id']}-{self.runs}.jsonl").write_text(
-                    json.dumps(order) + "\n"
-                )
+                write_file(self.folder / "commands", f"{order['id']}-{self.runs}.jsonl", [order])
                 if not sent_to:
                     meanwhile()
                 sent_to = self.job.process.pid

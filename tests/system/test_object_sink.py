@@ -17,10 +17,11 @@ import pyarrow.dataset as ds
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
-from conformance_page import is_recording, note_conformance
+from conformance_page import note_conformance
 from obstore.store import S3Store
 from pyarrow.fs import S3FileSystem
 from s3_server import KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
+from silent_server import in_haste
 
 import penstock as ps
 from penstock.bindings.parse import parse_binding
@@ -291,9 +292,7 @@ def test_the_uri_leads_to_the_store(
 
 def test_the_sink_is_held_to_the_conformance_kit(place: str, s3_environment: pytest.MonkeyPatch) -> None:
     """Output objects are named by manifests. Credentials or an endpoint may be in the URI of the sink."""
-    if is_recording() is None:
-        hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
-        s3_environment.setattr(object_sink, "IN_HASTE", hasty)
+    hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
     s3_environment.setenv("WRONG", "not-the-secret")
 
     def opening(more: str = "") -> Callable[[], ObjectSink]:
@@ -313,7 +312,11 @@ def test_the_sink_is_held_to_the_conformance_kit(place: str, s3_environment: pyt
                 stored,
                 with_wrong_login=opening(f"&access_key_id={KEY}&secret_access_key=env:WRONG"),
                 secret="not-the-secret",
-                at_port=lambda port: opening(f"&endpoint=http://127.0.0.1:{port}")(),
+                at_port=in_haste(
+                    s3_environment,
+                    lambda port: opening(f"&endpoint=http://127.0.0.1:{port}")(),
+                    (object_sink, "IN_HASTE", hasty),
+                ),
                 without={"bad record": "the destination takes every record"},
             )
         )

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.object_source import measure_objects
-from conformance_page import is_recording, note_conformance
+from conformance_page import note_conformance
 from conforming_sources import objects_at
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
 from obstore.store import S3Store
 from pyspark.sql import SparkSession
 from s3_server import KEY, SECRET, S3Server
+from silent_server import in_haste
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import FileFormat, ObjectsBinding
@@ -256,9 +257,7 @@ def test_the_source_is_held_to_the_conformance_kit(
     place: Prefix, tmp_path: Path, s3_environment: pytest.MonkeyPatch
 ) -> None:
     """Objects have lines. Credentials or an endpoint may be in the URI of the source."""
-    if is_recording() is None:
-        hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
-        s3_environment.setattr(object_log, "IN_HASTE", hasty)
+    hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
     numbers = itertools.count()
 
     def opening(name: str = "readings", more: str = "") -> Callable[[], AbstractContextManager[ObjectLog]]:
@@ -278,7 +277,11 @@ def test_the_source_is_held_to_the_conformance_kit(
                 put,
                 with_wrong_login=opening("wrong", f"&access_key_id={KEY}&secret_access_key=file:{wrong}"),
                 secret="not-the-secret",
-                at_port=lambda port: opening("slow", f"&endpoint=http://127.0.0.1:{port}")(),
+                at_port=in_haste(
+                    s3_environment,
+                    lambda port: opening("slow", f"&endpoint=http://127.0.0.1:{port}")(),
+                    (object_log, "IN_HASTE", hasty),
+                ),
             )
         )
     )

@@ -194,7 +194,14 @@ def steer_over_a_kill(
         statuses = send_of_each_status(operator, checkpoint, job)
         write_file(tmp_path / "readings", "1.jsonl", [{"sensor": number} for number in (1, 1, 5)])
         await_true(lambda: scraped(url)[READ] == 3, lambda: f"{scraped(url)} {job.err}")
-        check_metrics(scraped(url), json.loads(told("metrics", str(checkpoint), "-ojson")))
+
+        def recorded() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(told("metrics", str(checkpoint), "-ojson"))
+            return found
+
+        # They are in the file a moment after Prometheus gets them.
+        await_true(lambda: recorded()["metrics"]["totals"]["records_in"]["readings"] == 3, lambda: job.err)
+        check_metrics(scraped(url), recorded())
         (tmp_path / "metrics.txt").write_bytes(page(url))
         logged = check_log(job, checkpoint)
         injected.add("kill -9 of a driver")

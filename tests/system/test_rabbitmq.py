@@ -21,7 +21,7 @@ from typing import Any
 import pika
 import pyarrow as pa
 import pytest
-from conformance_page import WHEN_RECORDING, is_recording, note_conformance
+from conformance_page import WHEN_RECORDING, note_conformance
 from conforming_sources import journaling
 from file_feed import COUNTING_JOB, FileFeed
 from job_in_session import JobInSession
@@ -31,6 +31,7 @@ from rabbitmq_messages import publish, take
 from rabbitmq_node import ESCAPED_PASSWORD, LARGEST_BYTES, PASSWORD, RabbitNode
 from receiving_process import receiver
 from reliability import Injected, noting
+from silent_server import in_haste
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import Binding, ExchangeBinding
@@ -561,9 +562,6 @@ def test_the_source_is_held_to_the_conformance_kit(
     rabbitmq: RabbitNode, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal messages count separately, although they have the same id."""
-    if is_recording() is None:
-        monkeypatch.setattr(rabbitmq_connections, "ANSWER_S", 1.0)
-        monkeypatch.setattr(rabbitmq_stream, "_ANSWER_S", 1.0)
     name = f"kit-{kind}"
     uri = uri_of(rabbitmq, name, "?create=true")
     port = rabbitmq.port if kind == "queue" else rabbitmq.stream_port
@@ -582,9 +580,12 @@ def test_the_source_is_held_to_the_conformance_kit(
                     tmp_path / "wrong", uri.replace(ESCAPED_PASSWORD, "not-the-password")
                 ),
                 secret="not-the-password",
-                at_port=lambda silent: journaling(
-                    tmp_path / "slow", uri.replace(f":{port}/", f":{silent}/")
-                )(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda silent: journaling(tmp_path / "slow", uri.replace(f":{port}/", f":{silent}/"))(),
+                    (rabbitmq_connections, "ANSWER_S", 1.0),
+                    (rabbitmq_stream, "_ANSWER_S", 1.0),
+                ),
             )
         )
     )
@@ -594,8 +595,6 @@ def test_the_sink_is_held_to_the_conformance_kit(
     rabbitmq: RabbitNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sink sends messages to a queue, with origins."""
-    if is_recording() is None:
-        monkeypatch.setattr(rabbitmq_connections, "ANSWER_S", 1.0)
     uri, found = rabbitmq.queue_uri("kit-sink", "?create=true&origin=true"), list[StoredRecord]()
 
     def opening(place: str) -> Callable[[], RabbitSink]:
@@ -621,7 +620,11 @@ def test_the_sink_is_held_to_the_conformance_kit(
                 bad="x" * LARGEST_BYTES,
                 with_wrong_login=opening(uri.replace(ESCAPED_PASSWORD, "not-the-password")),
                 secret="not-the-password",
-                at_port=lambda silent: opening(uri.replace(f":{rabbitmq.port}/", f":{silent}/"))(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda silent: opening(uri.replace(f":{rabbitmq.port}/", f":{silent}/"))(),
+                    (rabbitmq_connections, "ANSWER_S", 1.0),
+                ),
             )
         )
     )

@@ -19,10 +19,11 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from conformance_page import is_recording, note_conformance
+from conformance_page import note_conformance
 from journaled_records import journaled
 from postgres_server import PASSWORD, PostgresServer
 from receiving_process import receiver
+from silent_server import in_haste
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PostgresBinding
@@ -402,8 +403,6 @@ def test_the_source_is_held_to_the_conformance_kit(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are ordered by a sequence; the tests poll without a pause."""
-    if is_recording() is None:
-        monkeypatch.setattr(postgres_connections, "_CONNECT_S", 2)
     tables.execute("CREATE TABLE kit (place bigserial PRIMARY KEY, id bigint)")
     right = tables.binding("kit", "place")
     fields = RowShape(record_type("id BIGINT").schema)
@@ -433,7 +432,11 @@ def test_the_source_is_held_to_the_conformance_kit(
                 put,
                 with_wrong_login=opening(tables.binding("kit", "place", "tester:not-the-password"), "wrong"),
                 secret="not-the-password",
-                at_port=lambda port: opening(dataclasses.replace(right, port=port), "slow")(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda port: opening(dataclasses.replace(right, port=port), "slow")(),
+                    (postgres_connections, "_CONNECT_S", 2),
+                ),
                 without={
                     "bad record": "the columns of a table have types, and rows become JSON in the server"
                 },

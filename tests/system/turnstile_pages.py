@@ -36,6 +36,7 @@ __all__ = [
 
 # A JVM starts beside the browser, on a machine that may be busy.
 PATIENCE_MS = 60_000
+expect.set_options(timeout=PATIENCE_MS)
 DEFINITION = """
 job: turnstile_job.py
 bindings:

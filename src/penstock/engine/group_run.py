@@ -33,7 +33,7 @@ from penstock.operators.event_times import (
     largest_so_far,
 )
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
-from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter, join_blocks, raw_bytes
+from penstock.operators.record_blocks import OFFSET, RAW, Block, DeadLetter, join_blocks, raw_bytes
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records.halves import work_by_halves
 from penstock.records.small_columns import are_all_rows
@@ -115,12 +115,13 @@ class GroupRun:
         self._instance.cursor.time = None
 
     def _load_keys(self, blocks: list[Block], due: DueTimers | None) -> None:
-        """Load the states of all keys in the blocks, and of keys with due timers."""
-        keys = [self._keys(block) for block in blocks]
-        if due is not None:
-            keys += [found for found in due if found is not None]
-        if keys:
-            self._state.load_keys(keys[0] if len(keys) == 1 else pa.concat_arrays(keys))
+        """Load the states of all keys in the blocks, and of keys with due timers. Open values are loaded already."""
+        if isinstance(self._state, GroupState):
+            keys = [self._keys(block) for block in blocks]
+            if due is not None:
+                keys += [found for found in due if found is not None]
+            if keys:
+                self._state.load_keys(keys[0] if len(keys) == 1 else pa.concat_arrays(keys))
         self._materialise()
 
     def _apply_standing(self, blocks: list[Block], apply_standing: Callable[[int], None]) -> None:
@@ -143,12 +144,7 @@ class GroupRun:
             self._instance.refresh()
 
     def _keys(self, block: Block) -> pa.Array:
-        key = block.column(KEY)
-        if key is not None:
-            return key
-        selector = self._core.inputs[block.input].key
-        assert selector is not None
-        return selector.column(block.batch)
+        return self._core.inputs[block.input].keys(block)
 
     # -- timers --
 

@@ -66,8 +66,6 @@ __all__ = ["BatchTime", "SlotRun"]
 
 
 _MAX_SETTING_BYTES: Final = 4096
-# In a round of more records, making values from rows in order is faster than finding them scattered in memory.
-_MAX_OPEN_RECORDS: Final = 4000
 ApplyStanding: TypeAlias = Callable[[int], None]
 
 
@@ -385,8 +383,7 @@ class SlotRun:
         context = kind(instance.cursor, (name for name in self._core.outputs if name != MAIN))
         context.group_of = None if self._groups_of is None else self._group_of
         applier = self._standing_applier_in(instance)
-        is_small = sum(block.batch.num_rows for block in blocks) <= _MAX_OPEN_RECORDS
-        state = self._state(instance, key_group, may_stay_open=is_small and applier is None)
+        state = self._state(instance, key_group, blocks, may_stay_open=applier is None)
         run = self._run_type(instance, context, key_group, state)
         self._letters = []
         result = run.process(blocks, applier, due)
@@ -398,12 +395,16 @@ class SlotRun:
         return int(self._groups_of(pa.array([key], self._core.key_type))[0])
 
     def _state(
-        self, instance: FunctionInstance, key_group: int, *, may_stay_open: bool
+        self, instance: FunctionInstance, key_group: int, blocks: Sequence[Block], *, may_stay_open: bool
     ) -> GroupState | OpenValues:
         table = self._table(key_group)
         if isinstance(table, MergedTable):
-            if may_stay_open and self._core.states_stay_open:
-                return table.open(self._core.specs)
+            core = self._core
+            if may_stay_open and core.states_stay_open:
+                keys = [core.inputs[block.input].keys(block) for block in blocks]
+                opened = table.open(core.specs, keys)
+                if opened is not None:
+                    return opened
             table.close()
         return GroupState(self._core.specs, table, instance.cursor)
 

@@ -27,7 +27,7 @@ from penstock.models.model import Model
 from penstock.operators.functions import ProcessFunction, is_vectorised
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
-from penstock.operators.record_blocks import DeadLetter
+from penstock.operators.record_blocks import KEY, Block, DeadLetter
 from penstock.operators.window_step import WindowStep
 from penstock.records.types import RecordType
 from penstock.state.group_state import state_schema
@@ -80,6 +80,14 @@ class StepInput:
         name = None if self.key is None or self.key.computed else self.key.field
         is_same = name is not None and self.record_type.field(name).python_type in (int, str, bytes)
         return name if is_same else None
+
+    def keys(self, block: Block) -> pa.Array:
+        """Return the key of each record of a block."""
+        column = block.column(KEY)
+        if column is not None:
+            return column
+        assert self.key is not None
+        return self.key.column(block.batch)
 
     def columns(self, batch: pa.RecordBatch, keys: list[Any]) -> list[list[Any]]:
         """Return the fields of records as user code sees them. `keys` are the keys of the records."""

@@ -33,6 +33,8 @@ from penstock.runtime.plan import JobPlan
 __all__ = ["Exchange"]
 
 _BUFFER_BYTES: Final = 64 << 10
+# Each connection has a thread of its own, and on a busy machine an engine may stand still for seconds.
+_GREETING_TIMEOUT_S: Final = 30.0
 
 _joined: Final = msgspec.msgpack.Decoder(Joined)
 _bundles: Final = msgspec.msgpack.Decoder(Bundle)
@@ -95,7 +97,7 @@ class Exchange:
 
     def _receive(self, one: socket.socket) -> None:
         """Receive the rows of an engine into the inbox."""
-        joined: Joined | None = receive_greeting(one, _joined, self._secret)
+        joined: Joined | None = receive_greeting(one, _joined, self._secret, _GREETING_TIMEOUT_S)
         if joined is None:
             one.close()
             return

@@ -59,7 +59,7 @@ __all__ = [
 MAX_GREETING_BYTES: Final = 4096
 """The size limit of the first message of a connection, from a peer that is not known yet."""
 GREETING_TIMEOUT_S: Final = 2.0
-"""How long that message may take, in seconds."""
+"""How long that message may take, in seconds, where nothing else is heard meanwhile."""
 
 HISTORY: Final = -1
 """Instead of a level: the history of a control stream has ended."""
@@ -334,10 +334,15 @@ def receive_from(stream: BinaryIO, decoder: msgspec.msgpack.Decoder[Any]) -> Any
     return decoder.decode(body)
 
 
-def receive_greeting(one: socket.socket, decoder: msgspec.msgpack.Decoder[Any], secret: str) -> Any | None:
+def receive_greeting(
+    one: socket.socket,
+    decoder: msgspec.msgpack.Decoder[Any],
+    secret: str,
+    timeout_s: float = GREETING_TIMEOUT_S,
+) -> Any | None:
     """Receive the first message of a connection. Return None for a stranger, and for one that is closed meanwhile."""
     try:
-        one.settimeout(GREETING_TIMEOUT_S)
+        one.settimeout(timeout_s)
         message = receive(one, decoder, MAX_GREETING_BYTES)
         one.settimeout(None)
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

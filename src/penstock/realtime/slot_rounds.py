@@ -82,8 +82,9 @@ _Bundles: TypeAlias = dict[str, deque[Delivery]]
 # A repeated interval may wait this long for a delivery: far longer than any round takes.
 _STALLED_AFTER_S: Final = 120.0
 
-# A slot does other work between two rounds for about this long.
+# A slot does other work between two rounds for about this long, or for this share of the time of long rounds.
 _BESIDE_S: Final = 0.001
+_BESIDE_SHARE: Final = 0.1
 
 # For these counts the newest value counts; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
@@ -187,7 +188,9 @@ class SlotRounds:
                 yield from self._round(Round(number, now_ms(), {}))
         self._knows_timers = True
         while True:
+            begun_s = time.perf_counter()
             yield from self._run_waiting()
+            rounds_s = time.perf_counter() - begun_s
             on_caught_up = self._on_caught_up
             if on_caught_up is not None and not self._history and not self._has_waiting():
                 self._on_caught_up = None
@@ -196,7 +199,7 @@ class SlotRounds:
             if self._ended > len(self._levels):
                 self.finish(beside)
                 return
-            is_over = is_over or self._work_beside(beside)
+            is_over = is_over or self._work_beside(beside, _BESIDE_S + _BESIDE_SHARE * rounds_s)
             self._linger.wait(self._inbox, self._reading)
             found = self._take(self._wait_s() if is_over else 0)
             if found:
@@ -223,12 +226,12 @@ class SlotRounds:
         """Return the steps of a level; level 0 has none, only the records that go straight to sinks."""
         return self._steps[level - 1] if level else []
 
-    def _work_beside(self, beside: Iterator[None]) -> bool:
-        """Do a part of the other work; return whether it is finished."""
+    def _work_beside(self, beside: Iterator[None], seconds: float) -> bool:
+        """Do the other work for some time; return whether it is finished."""
         begun_s = time.perf_counter()
         is_over = True
         for _ in beside:
-            if time.perf_counter() >= begun_s + _BESIDE_S:
+            if time.perf_counter() >= begun_s + seconds:
                 is_over = False
                 break
         self._meter.storing_s += time.perf_counter() - begun_s

@@ -277,6 +277,11 @@ class KafkaLog:
         report = gone_chunk if split.path == GONE else missing_chunk
         return report(split.partition, *self.known.names.place(split.partition), split.start, split.end)
 
+    def nearness(self, shares: Sequence[Sequence[Split]]) -> list[int]:
+        """Return how many of the splits of each share begin where this worker's reader has ended."""
+        positions = self.reader().positions
+        return [sum(positions.get(split.partition) == split.start for split in splits) for splits in shares]
+
     def reader(self) -> TopicReader:
         """Return the reader of the topics in this worker."""
         return topic_reader(self.binding, self.settings, self.wanted, self.known.names)

@@ -6,12 +6,11 @@ without a new connection. The consumer joins no group and commits nothing: the c
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -20,19 +19,20 @@ from penstock.base.garbage import no_cyclic_collection
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
+from penstock.sources.assigned_partition import MAX_SKIPPED, AssignedPartition
 from penstock.sources.base import MISSING, SourceChunk, Split
-from penstock.sources.gathered_messages import OFFSET, GatheredMessages, WantedParts, missing_chunk
+from penstock.sources.gathered_messages import GatheredMessages, WantedParts, missing_chunk
 from penstock.sources.partition_names import PartitionNames
 from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 
 __all__ = ["FOLLOWING", "TopicReader", "topic_reader"]
 
-_TAKEN_AT_ONCE: Final = 50_000
+_MOST_TAKEN: Final = 50_000
+# So many messages stay in a processor's cache until they are columns, and the next ones use their memory.
+_CONSUMED_AT_ONCE: Final = 8_000
 _POLL_S: Final = 0.1
 _ANSWER_TIMEOUT_S: Final = 10.0
 _MAX_READERS: Final = 16
-# Tasks of a partition move between workers. A worker that is this many records behind reads them faster than it seeks.
-_MAX_SKIPPED: Final = 20_000
 _MAX_AHEAD: Final = 200_000
 # How often a reader that follows partitions looks up their ends, for metrics.
 _LOOK_EVERY_MS: Final = 250
@@ -82,68 +82,6 @@ _NO_TOPIC: Final = (
 _ERROR: Final[Any] = Message.error
 
 
-class _Partition:
-    """A partition that the consumer is assigned to, and the messages of it that wait to be returned.
-
-    `at` is where the last range ended. All records before `received` were received, except those in `lost`, ranges of
-    offsets that the broker had deleted. `end` is where the broker had nothing more when it said so last, `broker_end`
-    the end that it told with the last records, `newest_ms` the newest time of what was taken, and `caught_up_ms` when
-    all was.
-    """
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.received = at
-        self.end = -1
-        self.broker_end = -1
-        self.newest_ms: int | None = None
-        self.caught_up_ms: int | None = None
-        self.messages: list[Any] = []
-        self.lost: list[tuple[int, int]] = []
-
-    def add(self, messages: list[Any]) -> None:
-        """Add messages that follow the others."""
-        self.received = max(self.received, messages[-1].offset() + 1)
-        if messages[0].offset() < self.at:
-            # Some of them were to be skipped before they arrived.
-            messages = messages[bisect.bisect_left(messages, self.at, key=OFFSET) :]
-        self.messages += messages
-
-    def skip(self, start: int) -> bool:
-        """Begin at an offset, by skipping a few messages; return False when the offset is too far away."""
-        if not self.at <= start <= self.at + _MAX_SKIPPED:
-            return False
-        self.take(start)
-        self.take_lost(start)
-        self.at = start
-        return True
-
-    def lose(self, first: int) -> None:
-        """Note that the records before an offset that were not received were deleted."""
-        self.lost.append((self.received, first))
-        self.received = first
-
-    def lose_to(self, end: int) -> None:
-        """Note that no more records before an offset will arrive."""
-        if self.received < end:
-            self.lose(end)
-
-    def take_lost(self, end: int) -> list[tuple[int, int]]:
-        """Take the ranges before an offset that were deleted."""
-        taken = [(first, min(last, end)) for first, last in self.lost if first < end]
-        self.lost = [(max(first, end), last) for first, last in self.lost if last > end]
-        return taken
-
-    def take(self, end: int) -> list[Any]:
-        """Take the messages before an offset."""
-        messages = self.messages
-        count = len(messages)
-        if count and messages[-1].offset() >= end:
-            count = bisect.bisect_left(messages, end, key=OFFSET)
-        taken, self.messages = messages[:count], messages[count:]
-        return taken
-
-
 class TopicReader:
     """Reads ranges of the topics of one stream. Use it in one thread."""
 
@@ -155,7 +93,7 @@ class TopicReader:
         self._names: Final = names
         self._errors: Final = LastError()
         self._consumer: Final = build_client(Consumer, binding, {**_SETTINGS, **settings}, self._errors)
-        self._partitions: Final[dict[str, _Partition]] = {}
+        self._partitions: Final[dict[str, AssignedPartition]] = {}
         self._looked_ms = 0
         self._out_of_range: Final[set[str]] = set()
         self._gone: Final[set[str]] = set()
@@ -167,6 +105,9 @@ class TopicReader:
         reports them in a chunk if the binding says so, also when a topic of its pattern is gone. Raises
         ExternalSystemError when brokers do not answer.
         """
+        if any(end - start > MAX_SKIPPED for start, end in ranges.values()):
+            # The next ranges of the others will be as large, and too far away to skip there.
+            self._leave_others(ranges)
         self._seek({name: start for name, (start, _) in ranges.items()})
         open_ranges = {name: end for name, (_, end) in ranges.items()}
         try:
@@ -179,33 +120,25 @@ class TopicReader:
 
     def follow(self, starts: Mapping[str, int]) -> None:
         """Begin to follow partitions, each from an offset."""
-        self._unassign([name for name in self._partitions if name not in starts])
+        self._leave_others(starts)
         self._seek(starts)
 
-    def take(self, timeout_s: float, most: int = _TAKEN_AT_ONCE) -> list[tuple[Split, SourceChunk]]:
+    def take(self, timeout_s: float, most: int = _MOST_TAKEN) -> list[tuple[Split, SourceChunk]]:
         """Return the records that have arrived from the followed partitions, with their range.
 
         Waits for the first one for some time, and returns about `most` of them. Raises what `read` raises.
         """
-        messages = self._consume(most)
-        if not messages:
-            one = self._poll(timeout_s)
-            messages = [] if one is None else [one, *self._consume(most)]
-        self._sort(messages)
+        starts = self.positions
+        taken = self._take_chunks(timeout_s, most)
         now_ms = time.time_ns() // 1_000_000
         found: list[tuple[Split, SourceChunk]] = []
         for name, waiting in sorted(self._partitions.items()):
-            start, taken = waiting.at, waiting.take(_NO_END)
-            if taken:
-                waiting.at = taken[-1].offset() + 1
-                gathered = GatheredMessages(name, self._wanted)
-                chunks = [*gathered.add(taken), *gathered.rest()]
-                ends = list(map(_end_of, chunks))
-                for chunk, end in zip(chunks, ends, strict=True):
-                    found.append((Split(name, "", start, end), chunk))
-                    start = end
-                times = chunks[-1].times
-                waiting.newest_ms = None if times is None else times.times_ms[-1]
+            start = starts[name]
+            for chunk in taken.get(name, ()):
+                end = _end_of(chunk)
+                found.append((Split(name, "", start, end), chunk))
+                start = end
+                waiting.newest_ms = None if chunk.times is None else chunk.times.times_ms[-1]
             for first, last in waiting.take_lost(_NO_END):
                 waiting.at = last
                 lost = Split(name, MISSING, first, last)
@@ -214,6 +147,48 @@ class TopicReader:
                 waiting.caught_up_ms = now_ms
         self._look(now_ms)
         return found
+
+    def _take_chunks(self, timeout_s: float, most: int) -> dict[str, list[SourceChunk]]:
+        """Return about `most` records that have arrived, by partition, up to the first that were deleted."""
+        gathered: dict[str, GatheredMessages] = {}
+        chunks: dict[str, list[SourceChunk]] = {}
+        # The cyclic collector is only off while there are messages, not while the thread waits.
+        with no_cyclic_collection():
+            count = self._gather([], most, gathered, chunks)
+        if not count:
+            one = self._poll(timeout_s)
+            if one is not None:
+                with no_cyclic_collection():
+                    self._gather([one], most, gathered, chunks)
+        for name, kept in gathered.items():
+            chunks[name].extend(kept.rest())
+        return chunks
+
+    def _gather(
+        self,
+        messages: list[Any],
+        most: int,
+        gathered: dict[str, GatheredMessages],
+        chunks: dict[str, list[SourceChunk]],
+    ) -> int:
+        """Gather messages, and about `most` more that have arrived, by partition; return how many came."""
+        count = 0
+        while True:
+            asked = min(most - count, _CONSUMED_AT_ONCE)
+            messages += self._consume(asked)
+            count += len(messages)
+            is_last = len(messages) < asked or count >= most
+            self._sort(messages)
+            for name, waiting in self._partitions.items():
+                if waiting.messages:
+                    taken = waiting.take(_NO_END)
+                    waiting.at = taken[-1].offset() + 1
+                    if name not in gathered:
+                        gathered[name], chunks[name] = GatheredMessages(name, self._wanted), []
+                    chunks[name].extend(gathered[name].add(taken))
+            if is_last or any(waiting.lost for waiting in self._partitions.values()):
+                return count
+            messages = []
 
     def _look(self, now_ms: int) -> None:
         """Look up where the partitions end, for metrics."""
@@ -257,7 +232,10 @@ class TopicReader:
         new = {name: start for name, start in starts.items() if name not in known}
         if new:
             self._consumer.incremental_assign([self._place(name, start) for name, start in new.items()])
-            known.update({name: _Partition(start) for name, start in new.items()})
+            known.update({name: AssignedPartition(start) for name, start in new.items()})
+
+    def _leave_others(self, kept: Collection[str]) -> None:
+        self._unassign([name for name in self._partitions if name not in kept])
 
     def _unassign(self, names: Sequence[str]) -> None:
         if not names:
@@ -270,21 +248,24 @@ class TopicReader:
     def _chunks(self, name: str, open_ranges: Mapping[str, int]) -> Iterator[SourceChunk]:
         one, end = self._partitions[name], open_ranges[name]
         gathered = GatheredMessages(name, self._wanted)
-        while True:
-            is_complete = one.received >= end
-            yield from gathered.add(one.take(end))
+        is_complete = False
+        while not is_complete:
+            # The collector would look through all messages until they are columns.
+            with no_cyclic_collection():
+                if one.received < end and not one.messages:
+                    self._receive(open_ranges)
+                is_complete = one.received >= end
+                chunks = list(gathered.add(one.take(end)))
+            yield from chunks
             for lost in one.take_lost(end):
                 yield missing_chunk(name, *self._names.place(name), *lost)
-            if is_complete:
-                break
-            self._receive(open_ranges)
         yield from gathered.rest()
 
     def _receive(self, open_ranges: Mapping[str, int]) -> None:
         """Wait for messages, and sort them by partition."""
         deadline_s = time.monotonic() + STALLED_AFTER_S
         wanted = sum(max(0, end - self._partitions[name].received) for name, end in open_ranges.items())
-        messages = self._consume(min(wanted, _TAKEN_AT_ONCE))
+        messages = self._consume(min(wanted, _CONSUMED_AT_ONCE))
         while not messages:
             # Consuming several messages waits until all of them are there.
             one = self._poll(_POLL_S)
@@ -303,10 +284,11 @@ class TopicReader:
         return found
 
     def _consume(self, most: int) -> list[Any]:
-        """Return messages that have arrived, without waiting."""
-        # The collector would look through all of them again and again, which takes as long as making them.
-        with no_cyclic_collection():
-            return self._consumer.consume(most, 0)
+        """Return messages that have arrived, without waiting. Call it without the cyclic collector.
+
+        The collector would look through all of them again and again, which takes as long as making them.
+        """
+        return self._consumer.consume(most, 0)
 
     def _sort(self, messages: list[Any]) -> None:
         """Sort messages by partition."""

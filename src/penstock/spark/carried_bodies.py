@@ -23,10 +23,10 @@ from pyspark import SparkContext, TaskContext
 from penstock.errors import ExternalSystemError
 from penstock.runtime.gathered_rows import StoredBody
 
-__all__ = ["CarriedBodies", "carry_bodies", "folder_for_bodies", "remove_bodies"]
+__all__ = ["CarriedBodies", "carry_bodies", "folder_for_bodies", "remove_bodies", "unwritable"]
 
 # For smaller bodies a file costs more than it saves.
-_LEAST_BYTES: Final = 64 << 10
+_LEAST_BYTES: Final = 4 << 10
 _LEAST_BATCH_BYTES: Final = 1 << 20
 _BODY: Final = "body"
 # The other bodies are blocks of Arrow or messages of msgpack, and neither begins with it.
@@ -79,7 +79,7 @@ def carry_bodies(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.
                     file = opened.enter_context(_new_file(folder))
                 bodies = _append_bodies(batch.column(_BODY), file)
             except OSError as e:
-                raise _unwritable(folder, e) from e
+                raise unwritable("The records of a micro-batch go from task to task", folder, e) from e
             place = batch.schema.get_field_index(_BODY)
             yield batch.set_column(place, batch.schema.field(place), bodies)
 
@@ -106,9 +106,10 @@ def _append_bodies(bodies: pa.Array, file: IO[bytes]) -> pa.Array:
     return pa.array(found, pa.binary())
 
 
-def _unwritable(folder: str, error: OSError) -> ExternalSystemError:
+def unwritable(what: str, folder: str, error: OSError) -> ExternalSystemError:
+    """Return the error that what tasks put into the folder cannot be written there; `what` is a clause about it."""
     return ExternalSystemError(
-        f"The records of a micro-batch go from task to task in the folder {folder}, and cannot be written there "
+        f"{what} in the folder {folder}, and cannot be written there "
         f"({error.strerror or error}). Make room there, or name a folder on a larger disk with --spark "
         "spark.local.dir=PATH."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +27,13 @@ from penstock.sources.base import ReplayableLog, Split
 from penstock.sources.file_source import share
 from penstock.sources.offset_fields import PLANNED
 from penstock.spark.carried_bodies import carry_bodies
+from penstock.spark.claimed_shares import claim_share
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import is_first_batch
+
+if TYPE_CHECKING:
+    # A job without topics needs no Kafka client in its workers.
+    from penstock.sources.kafka_log import KafkaLog
 
 __all__ = ["LogStart", "log_stream"]
 
@@ -38,7 +43,7 @@ class LogStart(NamedTuple):
 
     With `wakes`, the first micro-batch always has a task, which wakes the slots of a job with a seed. Up to `few`
     records in a micro-batch are read by one task. What tasks read goes to others in files of the folder for `bodies`,
-    if there is one.
+    if there is one. With `claims`, the log is of topics, which the tasks divide there.
     """
 
     offset: dict[str, Any]
@@ -46,6 +51,7 @@ class LogStart(NamedTuple):
     wakes: bool
     few: int = 0
     bodies: str = ""
+    claims: bool = False
 
 
 def log_stream(
@@ -105,11 +111,14 @@ class _LogDataSource(DataSource):
 
 
 class _SplitPartition(InputPartition):
-    """The splits that one task reads, and the time when they were planned, in milliseconds since 1970."""
+    """The splits that one task reads, and the time when they were planned, in milliseconds since 1970.
 
-    def __init__(self, splits: list[Split], now_ms: int) -> None:
-        super().__init__(splits)
-        self.splits = splits
+    If there are several `shares`, the task claims one of them.
+    """
+
+    def __init__(self, shares: list[list[Split]], now_ms: int) -> None:
+        super().__init__(shares)
+        self.shares = shares
         self.now_ms = now_ms
 
 
@@ -151,20 +160,27 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         splits = self._log.splits(self._log.decode(start), self._log.decode(end), self._parallelism)
         now_ms = end.get(PLANNED, 0)
         is_little = sum(split.end - split.start for split in splits) <= self._start.few
-        found = [
-            _SplitPartition(shared, now_ms) for shared in share(splits, 1 if is_little else self._parallelism)
-        ]
-        if not found and self._start.wakes and start == self._start.offset:
-            return [_SplitPartition([], now_ms)]
-        return found
+        shares = share(splits, 1 if is_little else self._parallelism)
+        if not shares and self._start.wakes and start == self._start.offset:
+            return [_SplitPartition([[]], now_ms)]
+        if self._start.claims:
+            return [_SplitPartition(shares, now_ms) for _ in shares]
+        return [_SplitPartition([splits], now_ms) for splits in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _SplitPartition)
         reader = self._reader.open()
         kind = reader.node.record_type
-        found = reader.batches(self._log.read(partition.splits, kind), partition.now_ms)
+        found = reader.batches(self._log.read(self._share(partition), kind), partition.now_ms)
         batches = wake_slots(reader.plan, found, is_first=is_first_batch())
         return carry_bodies(batches, self._start.bodies) if self._start.bodies else batches
+
+    def _share(self, partition: _SplitPartition) -> list[Split]:
+        shares = partition.shares
+        if len(shares) == 1:
+            return shares[0]
+        nearness = cast("KafkaLog", self._log).nearness(shares)
+        return claim_share(self._start.bodies, self._reader.open().node.name, shares, nearness)
 
     def commit(self, end: dict[str, Any]) -> None:
         # A power loss may undo the commit of this micro-batch, but not that of the one before it.

@@ -141,13 +141,13 @@ def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> Data
         log = StartLog(ends=True)
     elif query.holds_data and not source.node.is_control:
         log = HeldLog(log)
-    start = query.positions.get(name)
-    offset = log.encode(log.beginning() if start is None else log.decode(start))
+    known = query.positions.get(name)
+    offset = log.encode(log.beginning() if known is None else log.decode(known))
     wakes = query.plan.seed is not None
-    few = _FEW_RECORDS if isinstance(log, KafkaLog) else 0
-    return log_stream(
-        spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few, query.bodies)
-    )
+    start = LogStart(offset, query.parallelism, wakes, bodies=query.bodies)
+    if isinstance(log, KafkaLog):
+        start = start._replace(few=_FEW_RECORDS, claims=bool(query.bodies))
+    return log_stream(spark, log, source.reader, start)
 
 
 def _write(sinks: NumberedWriter, *, sorts: bool) -> BatchFunction:

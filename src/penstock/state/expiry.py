@@ -231,7 +231,7 @@ class _Watched(dict[Any, Any]):
         return self._column.observe(key, super().__getitem__(key))
 
 
-class _Dirty(dict[Any, None]):
+class _Dirty(dict[Any, Any]):
     """The keys whose values user code has changed. The column is notified of each change."""
 
     __slots__ = ("_column",)
@@ -240,7 +240,7 @@ class _Dirty(dict[Any, None]):
         super().__init__()
         self._column = column
 
-    def __setitem__(self, key: Any, value: None) -> None:
+    def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
         self._column.touch(key)
 

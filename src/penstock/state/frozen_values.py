@@ -1,14 +1,14 @@
 """Frozen values: the values that an interval has changed, which become rows in pieces.
 
 The next interval may change the same keys meanwhile. Values are replaced, never changed in place, so the old ones of
-these keys are kept.
+these keys are kept: by the column during a round, here after it.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -38,7 +38,7 @@ class FrozenValues:
 
     Args:
         schema: that of the rows.
-        columns: the states, whose values must not change without `save`.
+        columns: the states, whose values must not change without `save` at the end of the round.
         changed: the keys of which each state has changed. It is not copied, since that takes long for many keys.
 
     """
@@ -49,17 +49,17 @@ class FrozenValues:
         self._schema: Final = schema
         self._columns: Final = columns
         self._changed: Final = changed
-        self._saved: Final[dict[Any, list[Any]]] = {}
+        self._saved: Final[dict[str, dict[Any, Any]]] = {name: {} for name in columns}
         self._made: Final[list[pa.RecordBatch]] = []
         some = [keys for keys in changed.values() if keys]
         self.keys: Final = some[0] if len(some) == 1 else dict.fromkeys(itertools.chain.from_iterable(some))
 
-    def save(self, keys: Iterable[Any]) -> None:
-        """Keep the values of keys that are about to change."""
-        saved = self._saved
-        for key in keys:
-            if key in self.keys and key not in saved:
-                saved[key] = [column.values[key] for column in self._columns.values()]
+    def save(self, name: str, before: Mapping[Any, Any]) -> None:
+        """Keep the values that keys had in a state before they changed."""
+        saved, changed = self._saved[name], self._changed[name]
+        for key, value in before.items():
+            if key in changed:
+                saved.setdefault(key, value)
 
     def make_columns(self) -> Iterator[None]:
         """Make columns of the values, in pieces.
@@ -77,8 +77,7 @@ class FrozenValues:
 
     def _columns_of(self, keys: Sequence[Any]) -> pa.RecordBatch:
         found = {KEY_COLUMN: pa.array(keys, self._schema.field(KEY_COLUMN).type)}
-        saved = self._saved
-        for number, (name, column) in enumerate(self._columns.items()):
+        for name, column in self._columns.items():
             changed, values = self._changed[name], column.values
             if not changed:
                 found[name] = pa.nulls(len(keys), column.spec.arrow_type)
@@ -86,8 +85,11 @@ class FrozenValues:
                 continue
             are_changed = [changed is self.keys or key in changed for key in keys]
             # Values that have not changed are not needed.
+            old = self._saved[name]
+            if column.dirty:
+                old = {**column.dirty, **old}
             now = [
-                None if not is_changed else saved[key][number] if key in saved else values[key]
+                None if not is_changed else old[key] if key in old else values[key]
                 for key, is_changed in zip(keys, are_changed, strict=True)
             ]
             found[name] = column.spec.to_arrow(now)

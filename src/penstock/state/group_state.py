@@ -8,7 +8,7 @@ use and written back to the rows by `flush`, so a batch may alternate between th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,12 @@ import pyarrow.compute as pc
 from penstock.state.cursor import Cursor
 from penstock.state.expiry import ExpiringColumn, expires_name
 from penstock.state.group_table import KEY_COLUMN, Rows, held_rows, sorted_by_key
-from penstock.state.key_index import key_values
+from penstock.state.key_index import MANY, distinct_keys, key_values
 from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec
 from penstock.state.stored_blocks import RENAMED_FROM
 
 __all__ = ["GroupState", "state_schema"]
-
-# For fewer records, the calls of Arrow take longer than what they save.
-_MANY: Final = 1000
 
 
 class GroupState:
@@ -101,9 +98,8 @@ class GroupState:
 
     def new_keys(self, keys: pa.Array) -> list[Any]:
         """Return the keys for which the group has no state, in order, without duplicates."""
-        found = dict.fromkeys(key_values(keys))
         self.load_keys(keys)
-        return [key for key in found if not self.has(key)]
+        return [key for key in distinct_keys(keys) if not self.has(key)]
 
     def has(self, key: Any) -> bool:
         """Return whether a key has or had a value, or has just got one."""
@@ -131,7 +127,7 @@ class GroupState:
 
         A dictionary finds a value faster by the same object, and making an object for each record takes longer.
         """
-        if len(keys) < _MANY or pa.types.is_struct(keys.type):
+        if len(keys) < MANY or pa.types.is_struct(keys.type):
             return key_values(keys)
         slots = self.slots_of(keys)
         found: list[Any] = np.array(list(self.index), object)[slots].tolist()
@@ -177,7 +173,7 @@ class GroupState:
         """Return the keys that were not touched before, without duplicates."""
         if pa.types.is_struct(keys.type):
             index = self.index
-            return pa.array([key for key in dict.fromkeys(key_values(keys)) if key not in index], keys.type)
+            return pa.array([key for key in distinct_keys(keys) if key not in index], keys.type)
         if len(keys) > 1:
             keys = pc.unique(keys)
         if not len(self.keys):

@@ -17,10 +17,13 @@ import pyarrow.compute as pc
 
 from penstock.state.key_groups import key_codes
 
-__all__ = ["ABSENT", "KeyIndex", "key_values"]
+__all__ = ["ABSENT", "MANY", "KeyIndex", "distinct_keys", "key_values"]
 
 ABSENT: Final = -1
 """The place of a key that is not in the index."""
+
+MANY: Final = 1000
+"""For fewer keys, the calls of Arrow take longer than what they save."""
 
 # New codes go into a small index next to the large one, up to this many, or this share of the large one.
 _FEW: Final = 1024
@@ -178,6 +181,13 @@ def key_values(keys: pa.Array) -> list[Any]:
     if pa.types.is_struct(keys.type):
         return list(zip(*(child.to_pylist() for child in keys.flatten()), strict=True))
     return keys.to_pylist()  # type: ignore[no-any-return]  # pyarrow does not annotate it
+
+
+def distinct_keys(keys: pa.Array) -> list[Any]:
+    """Return the keys as Python objects, each once, in order of first use."""
+    if len(keys) < MANY or pa.types.is_struct(keys.type):
+        return list(dict.fromkeys(key_values(keys)))
+    return key_values(pc.unique(keys))
 
 
 def _is_exact(key_type: pa.DataType) -> bool:

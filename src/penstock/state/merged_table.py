@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.state.frozen_values import FrozenValues
 from penstock.state.group_table import GroupTable, Held, held_rows
 from penstock.state.key_groups import order_groups
-from penstock.state.key_index import ABSENT, Places, key_values
+from penstock.state.key_index import ABSENT, Places, distinct_keys, key_values
 from penstock.state.open_values import OpenValues
 from penstock.state.row_cache import GroupsOf, RowCache
 from penstock.state.state_spec import StateSpec
@@ -30,6 +30,8 @@ _FEW_KEYS: Final = 4
 _MAX_REPEATED: Final = 1 << 18
 # This many rows that were changed one by one wait, and are then put into the table of recent rows together.
 _MAX_NEWEST: Final = 1024
+# A round of up to this many records opens the values of its keys, whatever other keys there are.
+_MAX_OPEN_RECORDS: Final = 4000
 # If the values of more keys are open, the unchanged ones are forgotten.
 _MAX_OPEN: Final = 1 << 16
 
@@ -67,8 +69,11 @@ class MergedTable:
         self._thaw: Final = thaw
         self.frozen: FrozenValues | None = None
 
-    def open(self, specs: Sequence[StateSpec]) -> OpenValues:
-        """Return values that stay open until something else uses the table."""
+    def open(self, specs: Sequence[StateSpec], keys: Sequence[pa.Array]) -> OpenValues | None:
+        """Return the values of a round's keys, which stay open until something else uses the table.
+
+        A round of many records opens only values for which there is room; else returns None, and the round needs rows.
+        """
         if self._open is not None and not self._goes_on:
             self._goes_on = True
             if not self._open.go_on(specs, self):
@@ -78,9 +83,15 @@ class MergedTable:
             self._open.forget_unchanged()
             if len(self._open) > _MAX_OPEN // 2:
                 self.close()
-        if self._open is None:
-            self._open = OpenValues(specs, self)
-        return self._open
+        opened = OpenValues(specs, self) if self._open is None else self._open
+        distinct = distinct_keys(keys[0] if len(keys) == 1 else pa.concat_arrays(keys)) if keys else []
+        new = opened.untouched(distinct)
+        is_large = sum(map(len, keys)) > _MAX_OPEN_RECORDS
+        if is_large and not (opened.outlives_rows and len(opened) + len(new) <= _MAX_OPEN):
+            return None
+        opened.touch(new)
+        self._open = opened
+        return opened
 
     def freeze(self) -> FrozenValues | None:
         """Return the changes if all of them are open values that stay open; else None."""
@@ -221,7 +232,7 @@ class MergedTable:
         """Return the keys that have changed, each once."""
         keys = pa.concat_arrays(self._changed)
         if pa.types.is_struct(keys.type):
-            return pa.array(list(dict.fromkeys(key_values(keys))), keys.type)
+            return pa.array(distinct_keys(keys), keys.type)
         return pc.unique(keys)
 
     @property

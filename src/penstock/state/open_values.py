@@ -1,34 +1,36 @@
 """Open values: the states of a step as Python objects, from round to round, for code that runs record by record.
 
-In many small rounds, the values of a key are found again without its row, and become a row only once, when the changes
-are taken. So a round costs little more than its computation. Values stay open when an interval ends, since they equal
+The values of a key are found again in the next round without its row, and become a row only once, when the changes are
+taken. So a round costs little more than its computation. Values stay open when an interval ends, since they equal
 the rows then, unless they are records that code can change in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import SchemaError, UnstorableValueError
 from penstock.state.frozen_values import FrozenValues
 from penstock.state.group_table import KEY_COLUMN, Rows
-from penstock.state.key_index import key_values
+from penstock.state.key_index import MANY, key_values
 from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec
 
 __all__ = ["OpenValues", "can_stay_open"]
 
-
 # The approximate size of a key and of a value, with their entries in dictionaries.
-_KEY_BYTES: Final = 150
+_KEY_BYTES: Final = 250
 _VALUE_BYTES: Final = 200
 
 
 class OpenValues:
-    """The values of the keys that rounds have touched, like `GroupState` for one round.
+    """The values of the keys that rounds have touched, like `GroupState` for one round. `touch` begins a round.
 
     The columns have values only; user code that works on whole columns has the rows instead.
     """
@@ -39,13 +41,14 @@ class OpenValues:
         self.columns: Final[dict[str, StateColumn]] = {
             spec.name: _OpenColumn(spec, self, pa.nulls(0, spec.arrow_type)) for spec in specs
         }
+        # The number of each touched key, and the object that code sees for it.
         self._keys: Final[dict[Any, int]] = {}
+        self._objects: Final[dict[Any, Any]] = {}
         self._next = 0
+        self._exact: Final = {spec.name: _ExactValues(spec) for spec in specs}
         # The keys that each state has changed in earlier rounds.
         self._changed: dict[str, dict[Any, None]] = {spec.name: {} for spec in specs}
         self._frozen: FrozenValues | None = None
-        # The keys of this round, and the values they had before it.
-        self._before: list[tuple[StateColumn, list[Any], list[Any]]] = []
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -77,6 +80,11 @@ class OpenValues:
         """Whether the values equal the rows made from them, because no code can change one in place."""
         return not any(_is_mutable(column.spec) for column in self.columns.values())
 
+    def untouched(self, keys: Sequence[Any]) -> list[Any]:
+        """Return those of the keys whose values are not open."""
+        known = self._keys
+        return [key for key in keys if key not in known]
+
     @property
     def index(self) -> dict[Any, int]:
         """The number of each touched key."""
@@ -85,29 +93,25 @@ class OpenValues:
     def slot_of(self, key: Any) -> int:
         """Return the number of a key; this touches the key."""
         if key not in self._keys:
-            self._touch([key])
+            self.touch([key])
         return self._keys[key]
 
     def objects_of(self, keys: pa.Array) -> list[Any]:
-        """Return the keys of the few records of a round."""
-        return key_values(keys)
+        """Return the keys of a round's records; if there are many, equal keys are the same object as in `values`."""
+        if len(keys) < MANY or pa.types.is_struct(keys.type):
+            return key_values(keys)
+        encoded = keys.dictionary_encode()
+        objects = list(map(self._objects.__getitem__, key_values(encoded.dictionary)))
+        found: list[Any] = np.array(objects, object)[encoded.indices.to_numpy()].tolist()
+        return found
 
-    def load_keys(self, keys: pa.Array) -> None:
-        """Begin a round with these keys."""
-        touched = list(dict.fromkeys(key_values(keys)))
-        new = [key for key in touched if key not in self._keys]
-        if new:
-            self._touch(new)
-        if self._frozen is not None:
-            self._frozen.save(touched)
-        self._before = [
-            (column, touched, list(map(column.values.__getitem__, touched)))
-            for column in self.columns.values()
-        ]
-
-    def _touch(self, new: Sequence[Any]) -> None:
+    def touch(self, new: Sequence[Any]) -> None:
+        """Open the values of keys that are not touched yet."""
+        if not new:
+            return
         _, rows = self._rows.lookup(pa.array(new, self._key_type))
         self._keys.update(zip(new, range(self._next, self._next + len(new)), strict=True))
+        self._objects.update(zip(new, new, strict=True))
         self._next += len(new)
         for column in self.columns.values():
             stored = rows.column(column.spec.name)
@@ -128,12 +132,14 @@ class OpenValues:
             for column in self.columns.values():
                 _check(column)
         except UnstorableValueError:
-            for column, keys, values in self._before:
-                column.values.update(zip(keys, values, strict=True))
+            for column in self.columns.values():
+                column.values.update(column.dirty)
                 column.dirty.clear()
             raise
         for name, column in self.columns.items():
-            self._changed[name].update(column.dirty)
+            if self._frozen is not None:
+                self._frozen.save(name, column.dirty)
+            self._changed[name].update(dict.fromkeys(column.dirty))
             column.dirty.clear()
 
     @property
@@ -158,13 +164,13 @@ class OpenValues:
     def freeze(self) -> FrozenValues:
         """Return the changes since the last call, until `end_frozen`. Values stay open if they read back the same."""
         changed, self._changed = self._changed, {name: {} for name in self.columns}
-        self._before = []
         self._frozen = frozen = FrozenValues(self._rows.schema, self.columns, changed)
+        altered: dict[Any, None] = {}
         for name, keys in changed.items():
-            # A field may have a value of another type than it declares, such as 20 for 20.0.
-            if pa.types.is_struct(self.columns[name].spec.arrow_type):
-                frozen.save(keys)
-                self._forget(keys)
+            altered |= dict.fromkeys(self._exact[name].altered(keys, self.columns[name].values))
+        for name, column in self.columns.items():
+            frozen.save(name, {key: column.values[key] for key in altered})
+        self._forget(altered)
         return frozen
 
     def end_frozen(self) -> None:
@@ -174,6 +180,7 @@ class OpenValues:
     def _forget(self, keys: Iterable[Any]) -> None:
         for key in keys:
             self._keys.pop(key, None)
+            self._objects.pop(key, None)
             for column in self.columns.values():
                 column.values.pop(key, None)
 
@@ -181,6 +188,41 @@ class OpenValues:
         """Forget the values of keys that have not changed since changes were taken last."""
         changed = set().union(*self._changed.values())
         self._forget([key for key in self._keys if key not in changed])
+
+
+class _ExactValues:
+    """Which values of a state are the same when they are read back.
+
+    A field of a record may have a value of another type than it declares, such as 20 for 20.0.
+    """
+
+    def __init__(self, spec: StateSpec) -> None:
+        fields = () if spec.record_type is None else spec.record_type.fields
+        # A record within the record may have such a field too.
+        self._types: Final = [
+            None if pa.types.is_struct(field.arrow_type) else field.python_type for field in fields
+        ]
+        self._fields_of: Final = operator.attrgetter(*(field.name for field in fields)) if fields else None
+        self._are_exact: Final[dict[tuple[type, ...], bool]] = {}
+
+    def altered(self, keys: Iterable[Any], values: Mapping[Any, Any]) -> list[Any]:
+        """Return those of the keys whose values may be others when they are read back."""
+        if self._fields_of is None:
+            return []
+        return [key for key in keys if not self._is_exact(values[key])]
+
+    def _is_exact(self, value: Any) -> bool:
+        if value is None:
+            return True
+        assert self._fields_of is not None
+        found = self._fields_of(value)
+        kinds = tuple(map(type, found)) if len(self._types) > 1 else (type(found),)
+        known = self._are_exact.get(kinds)
+        if known is None:
+            known = self._are_exact[kinds] = all(
+                kind in (declared, types.NoneType) for kind, declared in zip(kinds, self._types, strict=True)
+            )
+        return known
 
 
 class _OpenColumn(StateColumn):

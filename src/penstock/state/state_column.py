@@ -30,14 +30,18 @@ class KeyRows(Protocol):
 
 
 class StateColumn:
-    """One declared state, as a column aligned with the keys of a run; null means no value."""
+    """One declared state, as a column aligned with the keys of a run; null means no value.
+
+    `values` has the values that are Python objects, and `dirty` the keys of those that have changed. If values of the
+    state are replaced, not changed in place, it has the value before the first change with each key.
+    """
 
     def __init__(self, spec: StateSpec, owner: KeyRows, stored: pa.Array) -> None:
         self.spec = spec
         self._owner = owner
         self.stored = stored
         self.values: dict[Any, Any] = {}
-        self.dirty: dict[Any, None] = {}
+        self.dirty: dict[Any, Any] = {}
         self._columns: StateColumns | None = None
         self._changed_slots: list[npt.NDArray[np.int64]] = []
         self._replaced: list[npt.NDArray[np.int64]] = []

@@ -208,10 +208,11 @@ class BoundState(KeyedState):
 
     def _replace(self, held: Any) -> None:
         """Replace the value of the current key."""
-        values, key = self._values, self._cursor.key
-        self._note_undo((values, key, values.get(key, ABSENT)))
+        values, key, dirty = self._values, self._cursor.key, self._dirty
+        before = values.get(key, ABSENT)
+        self._note_undo((values, key, before))
         values[key] = held
-        self._dirty[key] = None
+        dirty[key] = dirty.get(key, before)
 
     def _put_columns(self, slots: npt.NDArray[np.int64], values: Any) -> None:
         self._column.put(slots, values)
@@ -251,10 +252,11 @@ class BoundValueState(BoundState, ValueState[Any]):
     def set(self, value: Any) -> None:  # noqa: D102  # as declared
         if type(value) is not self._exact:
             value = self._fit(value)
-        values, key = self._values, self._cursor.key
-        self._note_undo((values, key, values.get(key, ABSENT)))
+        values, key, dirty = self._values, self._cursor.key, self._dirty
+        before = values.get(key, ABSENT)
+        self._note_undo((values, key, before))
         values[key] = value
-        self._dirty[key] = None
+        dirty[key] = dirty.get(key, before)
 
     def exchange(self, key_indices: npt.NDArray[np.int64], values: Any) -> StateColumns:  # noqa: D102  # as declared
         found, changed, after = self.columns().exchange(key_indices, values)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.base.garbage import collect_again, keep_uncollected
+from penstock.base.garbage import collect_again, keep_uncollected, no_cyclic_collection
 
 
 class Ring:
@@ -41,3 +41,29 @@ def test_afterwards_everything_is_collected_again() -> None:
     collect_again()
     gc.collect()
     assert known() is None
+
+
+def test_the_last_pause_to_end_enables_the_collector() -> None:
+    """Threads pause it independently: a short pause within a long one, and one that ends after another began."""
+    first, second, third = no_cyclic_collection(), no_cyclic_collection(), no_cyclic_collection()
+    first.__enter__()
+    second.__enter__()
+    assert not gc.isenabled()
+    first.__exit__(None, None, None)
+    assert not gc.isenabled()
+    third.__enter__()
+    second.__exit__(None, None, None)
+    assert not gc.isenabled()
+    third.__exit__(None, None, None)
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_disabled_stays_so() -> None:
+    """Pauses enable it only if it was."""
+    gc.disable()
+    try:
+        with no_cyclic_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -64,8 +64,8 @@ def test_a_second_run_waits_for_the_first_to_end(tmp_path: Path) -> None:
     """This is what a restarted job does after a kill."""
     with process(HOLDER, tmp_path) as other:
         assert other.stdin is not None
-        threading.Timer(0.3, other.stdin.close).start()
         start = time.monotonic()
+        threading.Timer(0.3, other.stdin.close).start()
         hold(tmp_path, 30)
         assert 0.2 < time.monotonic() - start < 10
 

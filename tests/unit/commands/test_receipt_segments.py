@@ -124,9 +124,9 @@ def test_an_unknown_id_is_answered_from_the_indexes(
         return real(path, *arguments, **more)  # type: ignore[call-overload]
 
     monkeypatch.setattr(Path, "open", counted)
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert find_history(checkpoint, "nobody") is None
-    assert time.perf_counter() - begin < 0.2
+    assert time.process_time() - begin < 0.2
     assert opened == segment_names(checkpoint)[-1:]
     assert find_history(checkpoint, "c17-3") is not None
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import tempfile
-import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,19 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[StandInThr
     monkeypatch.setattr(demo, "_CHECK_EVERY_S", 0.1)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return Thread
+
+
+class CtrlC:
+    """Watches a run, and presses Ctrl-C once a snapshot while it runs has what is wanted."""
+
+    def __init__(self, is_enough: Callable[[Snapshot], bool]) -> None:
+        self._is_enough = is_enough
+        self.is_pressed = False
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        if snapshot.phase == "running" and not self.is_pressed and self._is_enough(snapshot):
+            self.is_pressed = True
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_run_shows_changes_and_has_no_violations(
@@ -65,10 +77,10 @@ def test_a_wrong_job_is_found_and_its_files_are_kept(
 ) -> None:
     """A job that loses commands has violations, in the view and in the summary."""
     stand_in.fault = lambda self, batch, commands: commands[1:]  # type: ignore[assignment, misc]
-    seen: list[Snapshot] = []
-    summary = demo.run_demo(seconds=0.8, sensors=12, watch=seen.append)
+    watch = CtrlC(lambda now: now.violations > 0)
+    summary = demo.run_demo(seconds=60, sensors=12, watch=watch)
     assert summary.violations > 0
-    assert any(snapshot.violations for snapshot in seen if snapshot.phase == "running")
+    assert watch.is_pressed, "there are violations while it runs"
     (kept,) = tmp_path.glob("penstock-demo-*")
     assert str(kept) in capsys.readouterr().out
 
@@ -81,9 +93,9 @@ def test_a_job_that_ignores_the_cut_is_found(stand_in: type[StandInThread]) -> N
 
 def test_ctrl_c_ends_the_demo_with_a_summary() -> None:
     """The rooms stop, the job processes the remaining input, and everything is checked."""
-    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
     before = signal.getsignal(signal.SIGINT)
-    summary = demo.run_demo(seconds=60, sensors=12, json_output=True)
+    watch = CtrlC(lambda now: now.readings > 0)
+    summary = demo.run_demo(seconds=60, sensors=12, json_output=True, watch=watch)
     assert summary.seconds < 5
     assert summary.violations == 0
     assert signal.getsignal(signal.SIGINT) is before

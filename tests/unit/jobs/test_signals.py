@@ -9,11 +9,16 @@ import sys
 import threading
 import time
 
+import pytest
+
+from penstock.jobs import signals
 from penstock.jobs.signals import handle_signals
 
 
-def test_a_signal_that_comes_twice_at_once_stops_once() -> None:
+def test_a_signal_that_comes_twice_at_once_stops_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`timeout` sends a signal twice: to the process and to its group."""
+    # A second one that is late would end this process.
+    monkeypatch.setattr(signals, "_SAME_S", 60.0)
     stop = threading.Event()
     with handle_signals(stop):
         for _ in range(2):

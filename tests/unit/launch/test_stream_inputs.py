@@ -150,6 +150,8 @@ def test_an_iterator_that_fails_tells(tmp_path: Path) -> None:
 
     feed = IteratorFeed(stream, readings(), "readings")
     feed.start()
+    # A feed that is stopped takes no more.
+    feed._threads[0].join(30)
     feed.stop()
     assert written(tmp_path) == ROWS[:1]
     assert str(feed.error) == "the sensor is gone"

@@ -16,7 +16,7 @@ from penstock.mqtt.mqtt_connection import MqttConnection
 from penstock.mqtt.mqtt_sink import MqttSink
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
-from penstock.sinks import publishing_sink
+from penstock.sinks import patience
 from penstock.sinks.base import RejectingTask, TaskContext
 from penstock.sinks.publishing_sink import OutgoingMessage
 
@@ -114,7 +114,10 @@ def test_a_message_at_which_a_broker_ends_the_connection_is_named_or_left_out(
 ) -> None:
     """The broker gives no reason, so the error names the message that fails alone, and possible causes."""
     monkeypatch.setattr(mqtt_connection.paho, "Client", SilentLimit)
-    monkeypatch.setattr(publishing_sink, "_PATIENCE_S", 0.05)
+    rests_s: list[float] = []
+    # A clock that only rests move.
+    clock = SimpleNamespace(monotonic=lambda: sum(rests_s), sleep=rests_s.append)
+    monkeypatch.setattr(patience, "time", clock)
     SilentLimit.all_taken.clear()
     binding = parse_binding("alerts", f"mqtt://127.0.0.1:1883/{len(limit)}/{{room}}{limit}", "sink")
     assert isinstance(binding, MqttBinding)

@@ -28,6 +28,7 @@ class Place:
 
     def __init__(self, limits: CrowdLimits) -> None:
         self.release = threading.Event()
+        self.is_at_work = threading.Event()
         routes = [
             Route(HEALTH, self._answer),
             Route("/a", self._answer, methods=["GET", "POST"]),
@@ -54,6 +55,7 @@ class Place:
         return PlainTextResponse(str(len(await request.body())))
 
     async def _slow(self, request: Request) -> PlainTextResponse:
+        self.is_at_work.set()
         while not self.release.is_set():
             await asyncio.sleep(0.01)
         return PlainTextResponse("done")
@@ -152,6 +154,7 @@ def test_a_request_at_work_keeps_its_place(place: Place) -> None:
         told: list[int] = []
         asking = threading.Thread(target=lambda: told.append(client.get("/slow").status_code))
         asking.start()
+        assert place.is_at_work.wait(30)
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         opened = place.connect(stack, b"GET /socket HTTP/1.1\r\nHost: x\r\n" + upgrade + key)

@@ -223,9 +223,9 @@ def test_a_million_names_are_known_at_once(tmp_path: Path) -> None:
     found.append([LoggedFile("/in\udcfe", name, 1, 1) for name in many])
     found.compact(len(many), Listing("/in\udcfe", many, time.time()), DAY_S)
     assert (tmp_path / "list").stat().st_size < 34 * len(many)
-    begin = time.perf_counter()
+    begin = time.process_time()
     again = FoundFiles(str(tmp_path / "list"))
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
     assert again.unknown("/in\udcfe", [*many[::1000], "new"]) == ["new"]
     assert again.unknown("/other", many[:2]) == many[:2]
     assert again.end == len(many)

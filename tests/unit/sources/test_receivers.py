@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from penstock.errors import BindingError, ExternalSystemError, JobFailedError, PenstockError
 from penstock.sources.journal import JournalWriter
-from penstock.sources.receiver import Group, Receiver
+from penstock.sources.receiver import Group, Receiver, group_end_s
 
 
 class Scripted(Receiver[Any]):
@@ -83,22 +82,25 @@ def test_any_other_error_reaches_whoever_runs_the_job(tmp_path: Path) -> None:
         receiver.wait_for_end(threading.Event())
 
 
-def test_a_group_waits_only_behind_another(tmp_path: Path) -> None:
+def test_a_group_waits_only_behind_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first record commits at once; later ones wait briefly, or until there are many."""
     writer = JournalWriter(tmp_path)
     group = Group(writer, 3)
     group.add(b"a", b"1")
     assert group.wait_s == 0
     group.commit()
+    assert group_end_s(5.0) == pytest.approx(5.01)
+    # No pause of this process is as long.
+    monkeypatch.setattr("penstock.sources.receiver._GROUP_S", 60.0)
     group.add(b"b", b"2")
-    assert 0 < group.wait_s <= 0.01
+    assert 0 < group.wait_s <= 60.0
     group.add(b"c", b"3")
     group.add(b"d")
     assert group.wait_s == 0
     group.commit()
     assert list(writer.notes()) == [b"23", b"1"]
     group.add(b"e")
-    time.sleep(0.02)
+    monkeypatch.setattr("penstock.sources.receiver._GROUP_S", 0.0)
     assert group.wait_s == 0
     group.commit()
     group.commit()

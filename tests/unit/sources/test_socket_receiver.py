@@ -180,10 +180,9 @@ def test_a_line_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("penstock.sources.socket._LONGEST_LINE_BYTES", 1000)
 
     def serve(connection: socket.socket) -> None:
-        for _ in range(5):
-            connection.sendall(b"x" * 600)
-            time.sleep(0.03)
-        connection.sendall(b"\nnext\n")
+        connection.sendall(b"x" * 1200)
+        wait_until(lambda: bool(lines(tmp_path)))
+        connection.sendall(b"x" * 1800 + b"\nnext\n")
 
     with receiving(tmp_path, Server(serve), bounded=True) as receiver:
         receiver.wait_for_end(threading.Event())

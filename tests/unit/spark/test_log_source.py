@@ -44,4 +44,15 @@ def test_few_records_are_read_by_one_task(end: int, tasks: list[list[str]]) -> N
     """And one more by as many as the job has."""
     reader = _LogStreamReader(cast("Any", _Ranges()), cast("Any", None), LogStart({"at": 0}, 2, False, few=8))
     found = cast("list[Any]", list(reader.partitions({"at": 0}, {"at": end})))
-    assert [[split.partition for split in one.splits] for one in found] == tasks
+    assert [[split.partition for shared in one.shares for split in shared] for one in found] == tasks
+
+
+def test_each_task_of_a_topic_gets_all_shares() -> None:
+    """It claims one of them when it knows its worker."""
+    start = LogStart({"at": 0}, 2, wakes=False, bodies="folder", claims=True)
+    reader = _LogStreamReader(cast("Any", _Ranges()), cast("Any", None), start)
+    found = cast("list[Any]", list(reader.partitions({"at": 0}, {"at": 5})))
+    assert [[[split.partition for split in shared] for shared in one.shares] for one in found] == [
+        [["0"], ["1"]],
+        [["0"], ["1"]],
+    ]

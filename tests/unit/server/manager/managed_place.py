@@ -37,8 +37,8 @@ class ManagedPlace:
         self.service = JobService(self.store, self.catalog, self.home)
         self.manager = self.new_manager()
 
-    def new_manager(self) -> Manager:
-        return Manager(self.store, self.catalog, self.home, ManagerSettings(poll_s=0.02, lease_s=0.2))
+    def new_manager(self, lease_s: float = 0.2) -> Manager:
+        return Manager(self.store, self.catalog, self.home, ManagerSettings(poll_s=0.02, lease_s=lease_s))
 
     def define(self, name: str, words: str, restart: str = "none") -> None:
         (self.definitions / f"{name}.py").write_text(words)

@@ -80,9 +80,10 @@ def test_a_manager_that_dies_beside_an_effect_loses_nothing(
 
 def test_a_manager_that_does_not_lead_does_nothing(place: ManagedPlace) -> None:
     """It waits for the lease."""
+    place.manager = place.new_manager(lease_s=60)
     place.work(lambda: place.manager.leads)
     job_id = place.submit("works")
-    second = place.new_manager()
+    second = place.new_manager(lease_s=60)
     second.look()
     assert not second.leads
     assert place.service.get(job_id).status is JobStatus.CREATED

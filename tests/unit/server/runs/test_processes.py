@@ -44,13 +44,14 @@ PARENT = (
 )
 
 
-# Lets go of its lock, as the kernel does when a process ends, and exits a little later.
-SLOW_END = (
-    sys.executable,
-    "-S",
-    "-c",
-    "import os, time; os.close(int(os.environ['PENSTOCK_ALIVE_FILE'])); time.sleep(0.3); os._exit(7)",
-)
+# Lets go of its lock, as the kernel does when a process ends, and exits once a file is there.
+SLOW_END = """
+import os, time
+os.close(int(os.environ["PENSTOCK_ALIVE_FILE"]))
+while not os.path.exists({may_exit!r}):
+    time.sleep(0.01)
+os._exit(7)
+"""
 
 
 @pytest.fixture
@@ -116,11 +117,14 @@ def test_a_run_is_alive_exactly_while_its_process_is(processes: Processes, folde
     assert processes.reap() == {}
 
 
-def test_a_run_that_has_ended_gives_its_exit_code(processes: Processes, folder: Path) -> None:
+def test_a_run_that_has_ended_gives_its_exit_code(processes: Processes, folder: Path, tmp_path: Path) -> None:
     """Though its lock is free a moment before it exits; those that others have started are not awaited."""
-    processes.launch(folder, SLOW_END, b"{}")
+    may_exit = tmp_path / "may-exit"
+    program = SLOW_END.format(may_exit=str(may_exit))
+    processes.launch(folder, (sys.executable, "-S", "-c", program), b"{}")
     until(lambda: not is_alive(folder))
     assert processes.reap() == {}
+    may_exit.touch()
     processes.await_exit(folder)
     assert processes.reap() == {folder: 7}
     processes.await_exit(folder)
@@ -207,7 +211,7 @@ def test_all_of_a_session_is_killed(processes: Processes, folder: Path) -> None:
     until(lambda: len(children()) == 2)
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: not is_alive(folder))
-    assert len(children()) == 1
+    until(lambda: len(children()) == 1)
     kill_all(process)
     until(lambda: not children())
 

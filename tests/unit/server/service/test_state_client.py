@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,13 +92,23 @@ def test_a_process_that_dies_is_reported(ask: Ask) -> None:
     [(query, QueryError, "Name fewer columns"), (keys, CheckpointError, "Name one key")],
 )
 def test_a_process_that_takes_too_long_is_killed(
-    ask: Ask, kind: type[PenstockError], remedy: str, tmp_path: Path
+    ask: Ask, kind: type[PenstockError], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says what takes less time."""
-    noted = tmp_path / "process"
+    started: list[int] = []
+
+    class Noted(subprocess.Popen[str]):
+        """A process whose number is noted, also if it is killed before it has begun."""
+
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            started.append(self.pid)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
     with pytest.raises(kind, match=rf"more than \d\.\d s\. {remedy}"):
-        ask(client(reading_s=1.5), str(noted))
-    assert not Path(f"/proc/{noted.read_text()}").exists()
+        ask(client(reading_s=0.5), str(tmp_path / "process"))
+    (pid,) = started
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(("ask", "other"), [(query, keys), (keys, query)])

@@ -43,7 +43,8 @@ def write_script(folder: Path, then: str) -> None:
 def pid_of(folder: Path) -> int:
     """Return the process that Spark's script has become, once it runs."""
     deadline = time.monotonic() + 20
-    while not (folder / "arguments").exists():
+    arguments = folder / "arguments"
+    while not (arguments.exists() and arguments.read_text().endswith("\n")):
         assert time.monotonic() < deadline, "the script did not start"
         time.sleep(0.01)
     return int((folder / "pid").read_text())
