@@ -313,21 +313,6 @@ class _Process(NamedTuple):
     cpu_s: float
 
 
-def _family(root: int) -> Iterator[_Process]:
-    """Yield a process, if it has not ended, and its descendants."""
-    children: dict[int, list[int]] = {}
-    found: dict[int, _Process] = {}
-    for process in _processes():
-        children.setdefault(process.parent, []).append(process.pid)
-        found[process.pid] = process
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        waiting += children.get(pid, [])
-        if pid in found:
-            yield found[pid]
-
-
 def _processes() -> Iterator[_Process]:
     """Return every process; its CPU time includes that of its ended children."""
     for entry in os.scandir("/proc"):

@@ -5,10 +5,11 @@ gets as many commands as it may remember, and it keeps few receipts and metrics 
 bounded data has reached its bound. Throughout, the soak records the job's resources (memory of driver, JVM and workers,
 their open files, the size and the files of the checkpoint), the CPU time of all processes for a micro-batch, and the
 durations of micro-batches and commands. It compares the median of the last tenth of the time with that of the second
-tenth. Micro-batches come at a fixed interval, because Spark's maintenance comes once a minute: faster ones would leave
-it more files to remove. A fixed piece of work is timed throughout as well, since the speed of a shared machine varies;
-the growth of a time is relative to it. Inputs that were read and outputs are deleted, as the job's owner would do;
-every command must be applied.
+tenth; of open files it compares the smallest number, since a micro-batch opens some while it commits. Micro-batches
+come at a fixed interval, because Spark's maintenance comes once a minute: faster ones would leave it more files to
+remove. A fixed piece of work is timed throughout as well, since the speed of a shared machine varies; the growth of a
+time is relative to it. Inputs that were read and outputs are deleted, as the job's owner would do; every command must
+be applied.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -47,6 +48,9 @@ __all__ = ["LIMIT_PERCENT", "Series", "Sizes", "growth", "main", "measure"]
 LIMIT_PERCENT: Final = 5.0
 """By how much of what it was in the second tenth of the time anything may grow until the last."""
 
+_Typical: TypeAlias = Callable[[list[float]], float]
+
+_TYPICAL: Final[dict[str, _Typical]] = {"open_files": min}
 _TIMES: Final = ("cpu_ms", "batch_ms", "command_ms")
 _FIXED_NUMBERS: Final = np.random.default_rng(1).permutation(200_000)
 _FIXED_TEXT: Final = msgspec.json.encode([{"number": n, "text": f"a text {n}"} for n in range(10_000)])
@@ -54,7 +58,7 @@ _KEEP_S: Final = 10.0
 _ANSWER_S: Final = 60.0
 _UNITS: Final = {
     "memory_mb": "memory, MB",
-    "open_files": "open files of the JVM",
+    "open_files": "files that the JVM keeps open",
     "checkpoint_mb": "checkpoint, MB",
     "checkpoint_files": "files in the checkpoint",
     "fixed_work_ms": "CPU time of a fixed piece of work, for comparison, ms",
@@ -93,8 +97,8 @@ class Series:
         self.at.append(at)
         self.values.append(value)
 
-    def median(self, begin: float, end: float) -> float:
-        """Return the median of the values recorded within a part of the time.
+    def within(self, begin: float, end: float) -> list[float]:
+        """Return the values recorded within a part of the time.
 
         If there are none, it is the next value, which a slow machine was measuring then, or else the last one.
         """
@@ -103,12 +107,14 @@ class Series:
         recorded = list(zip(self.at, self.values, strict=True))
         within = [value for at, value in recorded if begin <= at <= end]
         later = (value for at, value in recorded if at > end)
-        return statistics.median(within or [next(later, self.values[-1])])
+        return within or [next(later, self.values[-1])]
 
 
-def growth(series: Series, part: float = 0.1) -> tuple[float, float, float]:
-    """Return the medians of the second and the last tenth, and by how many percent the latter is larger."""
-    early, late = series.median(part, 2 * part), series.median(1 - part, 1.0)
+def growth(
+    series: Series, part: float = 0.1, typical: _Typical = statistics.median
+) -> tuple[float, float, float]:
+    """Return the typical values of the second and the last tenth, and by how many percent the latter is larger."""
+    early, late = typical(series.within(part, 2 * part)), typical(series.within(1 - part, 1.0))
     return early, late, (late / early - 1) * 100
 
 
@@ -320,7 +326,9 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     if summary["status"] != "stopped":
         raise RuntimeError(f"The job was to run until it is stopped, but it has {summary['status']}.")
     series = {**usage.series, "batch_ms": feed.batch_ms, "command_ms": command_ms}
-    found = {name: growth(one, sizes.part) for name, one in series.items()}
+    found = {
+        name: growth(one, sizes.part, _TYPICAL.get(name, statistics.median)) for name, one in series.items()
+    }
     early, late, _ = found["fixed_work_ms"]
     percents = {name: percent for name, (_, _, percent) in found.items()}
     for name in _TIMES:
@@ -343,7 +351,10 @@ def _by_folder(seen: list[tuple[float, Counter[str]]], part: float) -> dict[str,
     found = {}
     for name in sorted({name for _, sizes in seen for name in sizes}):
         series = Series([at for at, _ in seen], [sizes[name] / (1 << 20) for _, sizes in seen])
-        found[name] = (round(series.median(part, 2 * part), 2), round(series.median(1 - part, 1.0), 2))
+        early, late = (
+            statistics.median(series.within(*tenth)) for tenth in ((part, 2 * part), (1 - part, 1.0))
+        )
+        found[name] = (round(early, 2), round(late, 2))
     return dict(sorted(found.items(), key=lambda item: item[1][0] - item[1][1]))
 
 

@@ -353,6 +353,7 @@ def test_growth_compares_the_last_tenth_with_the_second() -> None:
     ]:
         series.add(at, value)
     assert soak.growth(series) == (10.0, 12.5, 25.0)
+    assert soak.growth(series, typical=min) == (9.0, 12.0, pytest.approx(100 / 3))
     # A slow machine may have no measurement in one of them.
     assert soak.growth(soak.Series([0.05, 0.3, 0.6], [1.0, 2.0, 3.0])) == (2.0, 3.0, 50.0)
     with pytest.raises(RuntimeError, match="The soak is too short"):
@@ -362,13 +363,13 @@ def test_growth_compares_the_last_tenth_with_the_second() -> None:
 def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
     """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaks a socket."""
     sizes = soak.Sizes(
-        seconds=6, keys=300, rows=100, period_s=0.6, interval_ms=600, remembered=100, samples=16, part=0.25
+        seconds=6, keys=300, rows=100, period_s=0.6, interval_ms=600, remembered=100, samples=30, part=0.2
     )
     result = json.loads(json.dumps(soak.measure(sizes, tmp_path)))
     assert result["commands"] > 1
     assert result["records"] > 0
     assert set(result["growth_percent"]) == set(result["early"]) == set(result["late"])
-    # Each task of a micro-batch connects to the JVM for its state: two tasks in each.
+    # Each task of a micro-batch connects to the JVM for its state, two tasks in each: a leak is 1.2 times the bound.
     assert result["late"]["open_files"] - result["early"]["open_files"] < result["batches"]
     assert {"commits", "offsets", "state"} <= set(result["checkpoint_folders_mb"])
     soak.show(result)
