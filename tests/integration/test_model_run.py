@@ -44,7 +44,7 @@ class Linear:
 
 class Score(ps.ProcessFunction):
     model = ps.Model(
-        "fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear, default=0.0, timeout="1s"
+        "fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear, default=0.0, timeout="3s"
     )
 
     def process_batch(self, records: Any, ctx: ps.BatchContext) -> Any:
@@ -219,7 +219,7 @@ def assert_a_hanging_version_takes_nothing_with_it(cards: Cards) -> None:
     assert cards.versions() == ["2"] * 10
     cards.run.await_true(lambda: find_history(cards.checkpoint, promotion["id"]).last.status == "DEGRADED")
     reason = find_history(cards.checkpoint, promotion["id"]).last.reason
-    assert reason == "a call of it has not answered within 1 s"
+    assert reason == "a call of it has not answered within 3 s"
     assert "Version 'hangs' of the model 'fraud' of step 'score' is suspended" in cards.run.err
     suspended = [found for found in read_events(cards.checkpoint) if found.event == "model-suspended"]
     assert {found.details["version"] for found in suspended} == {"hangs"}

@@ -6,7 +6,6 @@ Only this check has them: a server that answers may stand still for seconds on a
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
@@ -20,9 +19,9 @@ _Opened = TypeVar("_Opened")
 def in_haste(
     monkeypatch: pytest.MonkeyPatch,
     opening: Callable[[int], _Opened],
-    *timeouts: tuple[ModuleType, str, Any],
+    *timeouts: tuple[object, str, Any],
 ) -> Callable[[int], _Opened]:
-    """Return a function that sets timeouts (module, name, value) and opens at a port.
+    """Return a function that sets timeouts (where, name, value) and opens at a port.
 
     They hold to the end of the test, and this is the kit's last check. Recorded runs wait the full timeouts.
     """

@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from conformance_page import WHEN_RECORDING, is_recording, note_conformance
+from conformance_page import WHEN_RECORDING, note_conformance
 from conforming_sinks import opening
 from deltalake import DeltaTable
 from hook_server import Asked, HookServer, Reply
@@ -25,6 +25,7 @@ from paho.mqtt.properties import Properties
 from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
 from secured_broker import SecuredBroker
+from silent_server import in_haste
 from sink_workers import PARTITIONS, written
 
 from penstock.brokers import kafka_topics
@@ -34,15 +35,6 @@ from penstock.sinks.message_parts import ORIGIN_HEADER
 from penstock.testing.connectors import SinkUnderTest, StoredRecord, check_sink
 
 NO_SERVER = "it writes files, without a server"
-
-
-@pytest.fixture(autouse=True)
-def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only recorded runs wait the full timeouts of unresponsive servers."""
-    if is_recording() is None:
-        monkeypatch.setattr(postgres_connections, "_CONNECT_S", 2)
-        monkeypatch.setattr(mqtt_connection, "_ANSWER_S", 1.0)
-        monkeypatch.setattr(kafka_topics.check_topic, "__defaults__", (2.0,))
 
 
 def test_files(tmp_path: Path) -> None:
@@ -126,7 +118,7 @@ def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
 
 @WHEN_RECORDING  # test_kafka_sink.py tests the guarantees, test_files and test_webhooks the kit
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_kafka(kafka: SecuredBroker, tmp_path: Path, delivery: str) -> None:
+def test_kafka(kafka: SecuredBroker, tmp_path: Path, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions are tested, and messages with origins."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS, {"max.message.bytes": "20000"})
@@ -148,7 +140,11 @@ def test_kafka(kafka: SecuredBroker, tmp_path: Path, delivery: str) -> None:
                 bad="x" * 30_000,
                 with_wrong_login=opening(f"kafka://{kafka.secured}/{topic}?{query}&{login}"),
                 secret="not-the-password",
-                at_port=lambda port: opening(f"kafka://127.0.0.1:{port}/{topic}?{query}")(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda port: opening(f"kafka://127.0.0.1:{port}/{topic}?{query}")(),
+                    (kafka_topics.check_topic, "__defaults__", (2.0,)),
+                ),
             )
         )
     )
@@ -181,7 +177,7 @@ def messages(kafka: SecuredBroker, topic: str) -> list[tuple[bytes, str | None]]
 
 
 @pytest.mark.parametrize("keyed", [False, pytest.param(True, marks=WHEN_RECORDING)])
-def test_postgresql(postgres: PostgresServer, keyed: bool) -> None:
+def test_postgresql(postgres: PostgresServer, keyed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are appended, or upserted by key."""
     url = postgres.new_schema()
     schema = url.rpartition("%3D")[2]
@@ -205,7 +201,11 @@ def test_postgresql(postgres: PostgresServer, keyed: bool) -> None:
                 bad="a\0b",
                 with_wrong_login=opening(uri(postgres.port, "not-the-password")),
                 secret="not-the-password",
-                at_port=lambda port: opening(uri(port, PASSWORD))(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda port: opening(uri(port, PASSWORD))(),
+                    (postgres_connections, "_CONNECT_S", 2),
+                ),
             )
         )
     )
@@ -287,7 +287,7 @@ def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
         yield started
 
 
-def test_mqtt(broker: MosquittoBroker) -> None:
+def test_mqtt(broker: MosquittoBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages have origins."""
     subscriber = Subscriber(broker.port, "kit")
     query = "?origin=true"
@@ -303,7 +303,11 @@ def test_mqtt(broker: MosquittoBroker) -> None:
                     bad="a/b",
                     with_wrong_login=opening(broker.uri("kit/{value}", query, password="not-the-password")),
                     secret="not-the-password",
-                    at_port=lambda port: opening(f"mqtt://127.0.0.1:{port}/kit/{{value}}{query}")(),
+                    at_port=in_haste(
+                        monkeypatch,
+                        lambda port: opening(f"mqtt://127.0.0.1:{port}/kit/{{value}}{query}")(),
+                        (mqtt_connection, "_ANSWER_S", 1.0),
+                    ),
                 )
             )
         )

@@ -13,12 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conformance_page import WHEN_RECORDING, is_recording, note_conformance
+from conformance_page import WHEN_RECORDING, note_conformance
 from conforming_sources import journaling, table_at
 from deltalake import write_deltalake
 from lake_tables import iceberg_binding, lake_sink, lake_uri
 from mosquitto_broker import MosquittoBroker
 from secured_broker import SecuredBroker
+from silent_server import in_haste
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import FilesBinding, KafkaBinding, SocketBinding
@@ -36,13 +37,6 @@ from penstock.sources.socket import SocketReceiver
 from penstock.sources.topic_identity import TopicIdentity
 from penstock.testing.connectors import SourceUnderTest, check_source
 from topics import produce
-
-
-@pytest.fixture(autouse=True)
-def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only recorded runs wait the full timeouts of unresponsive servers."""
-    if is_recording() is None:
-        monkeypatch.setattr(mqtt_connection, "_ANSWER_S", 1.0)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -155,7 +149,7 @@ def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
         yield started
 
 
-def test_mqtt(broker: MosquittoBroker, tmp_path: Path) -> None:
+def test_mqtt(broker: MosquittoBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source is a topic, with a session that the broker keeps."""
     folder = tmp_path / "journal"
     wrong = broker.uri("kit", password="not-the-password")
@@ -168,7 +162,11 @@ def test_mqtt(broker: MosquittoBroker, tmp_path: Path) -> None:
                 lambda records: broker.publish("kit", list(records)),
                 with_wrong_login=journaling(tmp_path / "wrong", wrong),
                 secret="not-the-password",
-                at_port=lambda port: journaling(tmp_path / "slow", f"mqtt://127.0.0.1:{port}/kit")(),
+                at_port=in_haste(
+                    monkeypatch,
+                    lambda port: journaling(tmp_path / "slow", f"mqtt://127.0.0.1:{port}/kit")(),
+                    (mqtt_connection, "_ANSWER_S", 1.0),
+                ),
             )
         )
     )

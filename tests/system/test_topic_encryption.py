@@ -151,7 +151,7 @@ def problem(address: str, query: str) -> str:
     binding = parse_binding("readings", f"kafka://{address}/readings-session?{query}", "data")
     assert isinstance(binding, KafkaBinding)
     with pytest.raises(ExternalSystemError) as caught:
-        check_topic(binding, binding.client, 2.0)
+        check_topic(binding, binding.client, 4.0)
     return str(caught.value)
 
 

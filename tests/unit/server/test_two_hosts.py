@@ -34,7 +34,7 @@ from penstock.server.store.logged_transactions import LoggedTransactions
 from penstock.server.store.store import Store
 
 PATIENCE_S = 40.0
-RUN_LEASE_S = 1.5
+RUN_LEASE_S = 3.0
 
 
 class Machine:
