@@ -114,8 +114,12 @@ def growth(
     series: Series, part: float = 0.1, typical: _Typical = statistics.median
 ) -> tuple[float, float, float]:
     """Return the typical values of the second and the last tenth, and by how many percent the latter is larger."""
-    early, late = typical(series.within(part, 2 * part)), typical(series.within(1 - part, 1.0))
+    early, late = _compared(series, part, typical)
     return early, late, (late / early - 1) * 100
+
+
+def _compared(series: Series, part: float, typical: _Typical = statistics.median) -> tuple[float, float]:
+    return typical(series.within(part, 2 * part)), typical(series.within(1 - part, 1.0))
 
 
 class _Clock:
@@ -351,9 +355,7 @@ def _by_folder(seen: list[tuple[float, Counter[str]]], part: float) -> dict[str,
     found = {}
     for name in sorted({name for _, sizes in seen for name in sizes}):
         series = Series([at for at, _ in seen], [sizes[name] / (1 << 20) for _, sizes in seen])
-        early, late = (
-            statistics.median(series.within(*tenth)) for tenth in ((part, 2 * part), (1 - part, 1.0))
-        )
+        early, late = _compared(series, part)
         found[name] = (round(early, 2), round(late, 2))
     return dict(sorted(found.items(), key=lambda item: item[1][0] - item[1][1]))
 

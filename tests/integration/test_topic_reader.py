@@ -16,6 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration_support import RunJob, read_lines
 from kept_numbers import keep_job, write_numbers
+from transaction_marks import await_marks
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
@@ -80,8 +81,7 @@ def write(
         (producer.commit_transaction if commits else producer.abort_transaction)()
         # The marker at the end of a transaction takes an offset.
         ends = {name: end + count + 1 for name, end in ends.items()}
-    # A marker may reach the topic after the answer; another producer with this id waits for it.
-    Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic}).init_transactions()
+    await_marks(kafka.bootstrap, topic)
     return rows, ends
 
 

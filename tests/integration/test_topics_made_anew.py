@@ -32,6 +32,12 @@ def topic(kafka: KafkaBroker) -> str:
     return name
 
 
+@pytest.fixture
+def patient_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer of the broker a check passes."""
+    monkeypatch.setattr("penstock.sources.topic_identity._LOOK_S", 60.0)
+
+
 def delete(kafka: KafkaBroker, topic: str) -> None:
     """Delete a topic, and wait until the broker no longer knows it."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "allow.auto.create.topics": False})
@@ -97,6 +103,7 @@ def test_commands_of_a_topic_that_was_made_anew_are_not_read_on(
         run_job(keep_job(), bindings)
 
 
+@pytest.mark.usefixtures("patient_checks")
 def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
     run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,14 +116,13 @@ def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
         check(topics)
 
     monkeypatch.setattr(TopicIdentity, "check", made_anew_before)
-    # Without an answer the check passes.
-    monkeypatch.setattr("penstock.sources.topic_identity._LOOK_S", 60.0)
     bindings = {"numbers": binding(kafka, topic).uri, "kept": f"jsonl:{tmp_path}/kept"}
     with pytest.raises(CheckpointError, match="recreated"):
         run_job(keep_job(), bindings)
     assert read_lines(tmp_path / "kept") == []
 
 
+@pytest.mark.usefixtures("patient_checks")
 def test_an_interval_of_a_topic_that_is_made_anew_is_not_durable(
     run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,8 +137,6 @@ def test_an_interval_of_a_topic_that_is_made_anew_is_not_durable(
         check(topics)
 
     monkeypatch.setattr(TopicIdentity, "check", made_anew_before)
-    # Without an answer the check passes.
-    monkeypatch.setattr("penstock.sources.topic_identity._LOOK_S", 60.0)
     sink = f"kafka://{kafka.bootstrap}/{kept}?delivery=exactly-once"
     bindings = {"numbers": binding(kafka, topic).uri, "kept": sink}
     with pytest.raises(CheckpointError, match="recreated"):
@@ -188,11 +192,11 @@ def test_another_topic_or_a_damaged_file_is_told(kafka: KafkaBroker, topic: str,
         begin(kafka, topic, tmp_path, {"0": 0})
 
 
+@pytest.mark.usefixtures("patient_checks")
 def test_a_topic_that_is_deleted_while_the_job_reads_is_told(
-    kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     """A broker that does not answer for a while is a different case, and the next check decides."""
-    monkeypatch.setattr("penstock.sources.topic_identity._LOOK_S", 60.0)
     topics = TopicIdentity(tmp_path)
     topics.begin(binding(kafka, topic), {}, None)
     topics.check()

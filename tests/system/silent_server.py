@@ -28,8 +28,8 @@ def in_haste(
 
     def opened(port: int) -> _Opened:
         if is_recording() is None:
-            for module, name, value in timeouts:
-                monkeypatch.setattr(module, name, value)
+            for where, name, value in timeouts:
+                monkeypatch.setattr(where, name, value)
         return opening(port)
 
     return opened

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from transaction_marks import await_marks
 
 from penstock.demo.check import Checker
 from penstock.demo.example import load_fold
@@ -73,8 +74,7 @@ def send(topics: Topics, command: dict[str, Any], *, commit: bool) -> None:
         producer.commit_transaction(30)
     else:
         producer.abort_transaction(30)
-    # Its mark may reach the topic after the answer; another producer with this id waits for it.
-    Producer({"bootstrap.servers": servers, "transactional.id": "test"}).init_transactions(30)
+    await_marks(servers, "test")
 
 
 def test_the_check_reads_topics_by_the_cuts_and_commands_as_committed(

@@ -125,14 +125,12 @@ class Victim:
     def kill_worker(self) -> None:
         with self.running() as job:
             workers: list[int] = []
-
-            def are_found() -> bool:
-                # One that is found may have ended when they are looked for again.
-                workers[:] = sorted(job.workers())
-                return bool(workers) or not job.running
-
-            await_true(are_found, lambda: f"no worker: {job.family()}")
-            kill(self._random.choice(workers), signal.SIGKILL)
+            # One that is found may have ended when they are looked for again.
+            await_true(
+                lambda: workers.extend(job.workers()) or workers or not job.running,
+                lambda: f"no worker: {job.family()}",
+            )
+            kill(self._random.choice(sorted(workers)), signal.SIGKILL)
             time.sleep(self._random.uniform(0, 4))
             # The run continues, or ends with an error; a killed driver is different.
             job.signal(signal.SIGKILL)

@@ -170,17 +170,17 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _SplitPartition)
         reader = self._reader.open()
-        kind = reader.node.record_type
-        found = reader.batches(self._log.read(self._share(partition), kind), partition.now_ms)
+        node = reader.node
+        splits = self._share(partition.shares, node.name)
+        found = reader.batches(self._log.read(splits, node.record_type), partition.now_ms)
         batches = wake_slots(reader.plan, found, is_first=is_first_batch())
         return carry_bodies(batches, self._start.bodies) if self._start.bodies else batches
 
-    def _share(self, partition: _SplitPartition) -> list[Split]:
-        shares = partition.shares
+    def _share(self, shares: Sequence[list[Split]], stream: str) -> list[Split]:
         if len(shares) == 1:
             return shares[0]
         nearness = cast("KafkaLog", self._log).nearness(shares)
-        return claim_share(self._start.bodies, self._reader.open().node.name, shares, nearness)
+        return claim_share(self._start.bodies, stream, shares, nearness)
 
     def commit(self, end: dict[str, Any]) -> None:
         # A power loss may undo the commit of this micro-batch, but not that of the one before it.

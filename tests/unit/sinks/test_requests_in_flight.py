@@ -63,9 +63,9 @@ def test_a_producer_takes_no_core_while_a_broker_thinks() -> None:
         producer.send(messages)
         time.sleep(ANSWER_MS / 4000)
         producer.send(messages)
-        before_s, begun_s = time.process_time(), time.monotonic()
+        before_s = time.process_time()
         time.sleep(ANSWER_MS / 2000)
-        taken_s, elapsed_s = time.process_time() - before_s, time.monotonic() - begun_s
+        taken_s = time.process_time() - before_s
     finally:
         producer.close()
-    assert taken_s < elapsed_s / 20
+    assert taken_s < ANSWER_MS / 2000 / 20
