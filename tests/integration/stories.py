@@ -14,6 +14,7 @@ from typing import Any, Self
 import pytest
 from job_in_session import JobInSession
 from pyspark.sql import SparkSession
+from state_stores import stop_state_stores
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -78,6 +79,7 @@ def _job_in(spark: SparkSession, running_job: Any) -> Any:
 
         def __exit__(self, *error: object) -> None:
             self._job.stop()
+            stop_state_stores(spark)
 
     return StoryJob
 

@@ -554,7 +554,7 @@ def test_random_damage_is_made_good_or_told(
             done = damage_at_random(recording.checkpoint, random.Random(seed), injected)
             told, wrong = outcome(recording, run_job)
             # The session continues to maintain the state in the folder that is now restored.
-            spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+            stop_state_stores(spark)
             if wrong:
                 found[seed] = [*done, told, wrong]
             injected.add("refusal with the file and the remedy" if told else "run that goes on exactly")

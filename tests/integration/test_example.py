@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration_support import read_lines, write_lines
 from pyspark.sql import SparkSession
+from state_stores import stop_state_stores
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -70,7 +71,7 @@ def drawn(chance: random.Random) -> list[tuple[list[Any], list[Any]]]:
 @pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.chaos), 5])
 def test_the_job_gives_the_fold(spark: SparkSession, example: LoadedJob, parallelism: int) -> None:
     """File k of both streams is batch k, settings first: each sensor's commands are those of the model."""
-    check(example, parallelism, drawn(random.Random(parallelism)))
+    check(spark, example, parallelism, drawn(random.Random(parallelism)))
 
 
 @pytest.mark.chaos
@@ -80,10 +81,12 @@ def test_any_input_gives_the_fold(
     spark: SparkSession, example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], list[Any]]]
 ) -> None:
     """The same for any micro-batches, including empty ones."""
-    check(example, parallelism, batches)
+    check(spark, example, parallelism, batches)
 
 
-def check(example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], list[Any]]]) -> None:
+def check(
+    spark: SparkSession, example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], list[Any]]]
+) -> None:
     import reference
 
     with tempfile.TemporaryDirectory() as folder:
@@ -96,6 +99,7 @@ def check(example: LoadedJob, parallelism: int, batches: list[tuple[list[Any], l
             bindings=bindings, bounded=True, checkpoint=f"{folder}/checkpoint", parallelism=parallelism
         )
         summary = JobRunner(example.job, run, example.code).run()
+        stop_state_stores(spark)
         commands = read_lines(Path(folder) / "heaters")
     expected = list(reference.commands(batches))
     assert by_sensor(commands) == by_sensor(expected), json.dumps(batches)

@@ -232,6 +232,10 @@ def test_a_savepoint_goes_on_where_the_job_stood(spark: SparkSession, tmp_path: 
             place = tmp_path / "runs" / "savepoints" / "one"
             capture(spark, runs.checkpoint, Capture("savepoint", str(place), "arrow", "one"))
     straight.run()
+    # Workers import this module, but they do not have that one.
+    from state_stores import stop_state_stores
+
+    stop_state_stores(spark)
     shutil.rmtree(runs.checkpoint.folder)
     runs.run(from_savepoint=str(place), parallelism=4)
     assert runs.out() == straight.out()
