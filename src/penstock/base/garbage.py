@@ -1,14 +1,18 @@
-"""Garbage: pause Python's cyclic collector while many objects without cycles are made."""
+"""Garbage: spare Python's cyclic collector objects without cycles, while many are made and while they stay."""
 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["collect_again", "keep_uncollected", "no_cyclic_collection"]
+__all__ = ["LastingObjects", "collect_again", "no_cyclic_collection"]
+
+# Cycles are collected when there are this many times the objects that the last collection has left.
+_GROWTH: Final = 1.5
 
 
 class _Pauses:
@@ -51,16 +55,34 @@ def no_cyclic_collection() -> Iterator[None]:
         _pauses.end()
 
 
-def keep_uncollected(*, also_cycles: bool) -> None:
-    """Exempt the present objects, most of which stay, from the cyclic collector.
+class LastingObjects:
+    """The objects of a process, most of which stay, kept from the cyclic collector with each `exempt`.
 
-    The collector stops all threads while it scans them, for 20 to 100 ms in a worker with some state. Cycles among them
-    stay in memory too, until a call with `also_cycles`.
+    It would stop all threads while it scans them, for 20 to 100 ms in a worker with some state. Cycles among them stay
+    in memory until they are collected: with every `calls` calls, and when there are half as many objects again as the
+    last collection has left.
     """
-    if also_cycles:
-        gc.unfreeze()
-        gc.collect()
-    gc.freeze()
+
+    def __init__(self, calls: int) -> None:
+        self._calls: Final = calls
+        self._since = 0
+        self._left: int | None = None
+
+    def exempt(self) -> None:
+        """Exempt the present objects, some of which may be collected first."""
+        self._since += 1
+        if self._is_due():
+            gc.unfreeze()
+            gc.collect()
+            self._since, self._left = 0, None
+        gc.freeze()
+        if self._left is None:
+            self._left = sys.getallocatedblocks()
+
+    def _is_due(self) -> bool:
+        if self._since >= self._calls:
+            return True
+        return self._left is not None and sys.getallocatedblocks() > _GROWTH * self._left
 
 
 def collect_again() -> None:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from penstock.base.garbage import collect_again, keep_uncollected
+from penstock.base.garbage import LastingObjects, collect_again
 from penstock.engine.slot import Slot
 from penstock.realtime.carried_state import CarriedStates, Desk
 from penstock.realtime.exchange import Exchange
@@ -188,8 +188,9 @@ class SlotEngine:
         carrying = threading.Thread(target=self._guard, args=(self._carry,), daemon=True)
         carrying.start()
         is_last = self._run_interval(rounds, go.log)
+        lasting = LastingObjects(_INTERVALS_PER_COLLECTION)
         while not is_last:
-            keep_uncollected(also_cycles=(self._number + 1) % _INTERVALS_PER_COLLECTION == 0)
+            lasting.exempt()
             self._number += 1
             self._inbox.advance()
             is_last = self._run_interval(rounds, None)

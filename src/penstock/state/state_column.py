@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -38,7 +39,8 @@ class StateColumn:
 
     def __init__(self, spec: StateSpec, owner: KeyRows, stored: pa.Array) -> None:
         self.spec = spec
-        self._owner = owner
+        # The owner has this column. If each held the other, both would stay in memory until the cyclic collector runs.
+        self._owner: KeyRows = weakref.proxy(owner)
         self.stored = stored
         self.values: dict[Any, Any] = {}
         self.dirty: dict[Any, Any] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.base.garbage import collect_again, keep_uncollected, no_cyclic_collection
+from penstock.base.garbage import LastingObjects, collect_again, no_cyclic_collection
 
 
 class Ring:
@@ -24,20 +25,39 @@ def _collected_again() -> Iterator[None]:
     collect_again()
 
 
-def test_cycles_stay_until_they_are_asked_for() -> None:
+def test_cycles_stay_until_enough_calls() -> None:
     """Collections in between skip objects that existed before."""
     known = weakref.ref(Ring())
-    keep_uncollected(also_cycles=False)
-    gc.collect()
-    assert known() is not None
-    keep_uncollected(also_cycles=True)
+    lasting = LastingObjects(3)
+    for _ in range(2):
+        lasting.exempt()
+        gc.collect()
+        assert known() is not None
+    lasting.exempt()
     assert known() is None
+
+
+def test_cycles_are_collected_when_many_objects_have_come() -> None:
+    """Code that makes cycles does not fill the memory until then."""
+    lasting = LastingObjects(1_000_000)
+    lasting.exempt()
+    known = weakref.ref(Ring())
+    lasting.exempt()
+    many = [object() for _ in range(sys.getallocatedblocks())]
+    assert known() is not None
+    lasting.exempt()
+    assert known() is None
+    # As many as these are usual now.
+    known = weakref.ref(Ring())
+    lasting.exempt()
+    assert known() is not None
+    assert many
 
 
 def test_afterwards_everything_is_collected_again() -> None:
     """This includes objects that were skipped."""
     known = weakref.ref(Ring())
-    keep_uncollected(also_cycles=False)
+    LastingObjects(3).exempt()
     collect_again()
     gc.collect()
     assert known() is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -11,7 +11,10 @@ from penstock.state.slot_tables import SlotTables
 from penstock.state.values import KeyedState
 from penstock.testing.memory_entries import MemoryEntries
 
-__all__ = ["AtWork"]
+__all__ = ["AtWork", "state_at"]
+
+# A state does not keep its key group in memory.
+_KEPT: Final[list[AtWork]] = []
 
 
 class AtWork:
@@ -56,3 +59,10 @@ class AtWork:
         self.group.settled_keys()
         self.state.refresh()
         return keys
+
+
+def state_at(key: int, declared: KeyedState, *, checks: bool = False) -> Any:
+    """Return a declared state of a key, without state."""
+    work = AtWork(declared, checks=checks)
+    _KEPT.append(work)
+    return work.at(key)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from bound_state import AtWork
+from bound_state import AtWork, state_at
 from careless_mean import Mean, MeanOf
 
 import penstock as ps
@@ -92,9 +92,9 @@ def test_two_keys_may_be_set_to_one_object() -> None:
 
 def test_what_is_of_another_type_is_refused() -> None:
     """Values, accumulators and function results are checked; without annotations anything is accepted."""
-    reducing = AtWork(ps.ReducingState(int, max)).at(1)
-    aggregating = AtWork(ps.AggregatingState(MeanOf())).at(1)
-    broken = AtWork(ps.ReducingState(int, lambda a, b: None)).at(1)
+    reducing = state_at(1, ps.ReducingState(int, max))
+    aggregating = state_at(1, ps.AggregatingState(MeanOf()))
+    broken = state_at(1, ps.ReducingState(int, lambda a, b: None))
     broken.add(1)
     for call in (
         lambda: reducing.add("a"),
@@ -106,7 +106,7 @@ def test_what_is_of_another_type_is_refused() -> None:
     ):
         with pytest.raises(TypeError, match="'kept'"):
             call()
-    free = AtWork(ps.AggregatingState(Unannotated(), accumulator=int)).at(1)
+    free = state_at(1, ps.AggregatingState(Unannotated(), accumulator=int))
     free.add("abc")
     free.add([1])
     assert free.get() == 4
@@ -114,12 +114,12 @@ def test_what_is_of_another_type_is_refused() -> None:
 
 def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
     """This includes results of the function."""
-    reducing = AtWork(ps.ReducingState(int, lambda a, b: a * b), checks=True).at(1)
+    reducing = state_at(1, ps.ReducingState(int, lambda a, b: a * b), checks=True)
     reducing.add(2**40)
     with pytest.raises(UnstorableValueError):
         reducing.add(2**40)
     assert reducing.get() == 2**40
-    free = AtWork(ps.AggregatingState(Unannotated(), accumulator=int), checks=True).at(1)
+    free = state_at(1, ps.AggregatingState(Unannotated(), accumulator=int), checks=True)
     free.set(2**63 - 1)
     with pytest.raises(UnstorableValueError):
         free.add("a")

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from bound_state import AtWork
+from bound_state import AtWork, state_at
 from domains import Colour
 
 import penstock as ps
@@ -130,10 +130,10 @@ def test_an_item_of_another_type_is_refused(checks: bool) -> None:
         with pytest.raises(TypeError, match="'kept'"):
             call()
     assert state.get() == [1.0]
-    texts = AtWork(ps.ListState(str)).at(1)
+    texts = state_at(1, ps.ListState(str))
     with pytest.raises(TypeError, match="list of items"):
         texts.set("ab")
-    points = AtWork(ps.ListState(Point)).at(1)
+    points = state_at(1, ps.ListState(Point))
     points.add(Alike(1, "a"))
     assert points.get() == [Point(1, "a")]
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from bound_state import AtWork
+from bound_state import AtWork, state_at
 from domains import Colour
 
 import penstock as ps
@@ -66,7 +66,7 @@ def test_entries_come_back_in_their_order(key_type: Any, value_type: Any, entrie
 
 def test_what_is_not_there() -> None:
     """A missing key has the default, and removing it is allowed."""
-    state = AtWork(ps.MapState(str, int)).at(1)
+    state = state_at(1, ps.MapState(str, int))
     assert (state.get("a"), state.get("a", 5), "a" in state) == (None, 5, False)
     state.remove("a")
     state.put("b", 1)
@@ -140,7 +140,7 @@ def test_a_mapping_of_ones_own_may_be_changed() -> None:
 @pytest.mark.parametrize("checks", [False, True])
 def test_what_is_of_another_type_is_refused(checks: bool) -> None:
     """Nothing is changed, not even partly by `update`."""
-    state = AtWork(ps.MapState(str, float), checks=checks).at(1)
+    state = state_at(1, ps.MapState(str, float), checks=checks)
     state.put("a", 1)
     for call in (
         lambda: state.put(1, 1.0),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import gc
 import itertools
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from typing import Any
@@ -439,3 +441,24 @@ class Colour(enum.Enum):
 def test_which_states_stay_open(spec: Any, stays: bool) -> None:
     """They are those whose stored value equals the value that was set, and that do not expire."""
     assert can_stay_open([spec]) is stays
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_values_are_freed_without_the_collector(monkeypatch: pytest.MonkeyPatch, opens: bool) -> None:
+    """A slot with many keys makes new ones in each interval, and the collector seldom looks at what is old."""
+    monkeypatch.setattr(merged_table, "_MAX_OPEN", 4)
+    keys = pa.array([f"k{number}" for number in range(10)], pa.string())
+    tables = SlotTables(SCHEMA, MemoryEntries({}))
+    gc.disable()
+    try:
+        table = tables.merged(groups_of)
+        values = table.open(SPECS, [keys]) if opens else GroupState(SPECS, table)
+        assert values is not None
+        for key in keys.to_pylist():
+            assert values.columns["count"].load(key) is None
+        known = weakref.ref(values)
+        del values
+        table.close()
+        assert known() is None
+    finally:
+        gc.enable()
