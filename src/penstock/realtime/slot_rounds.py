@@ -30,6 +30,7 @@ from penstock.runtime.packed_rows import (
     WATERMARKS,
     PackedRow,
     counts_row,
+    watermark_updates_of,
 )
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Forwarder
@@ -112,8 +113,8 @@ class SlotRounds:
     """The rounds of one slot. An interval is `open`, `live` or `replay`, and `cut`.
 
     A round takes all deliveries that wait for a level, and runs the level on their rows. Commands for the end of the
-    interval have a round of their own in each level, after everything else of the interval. `done` has the rounds of
-    the interval so far.
+    interval and the end of time have a round of their own in each level, after everything else of the interval. `done`
+    has the rounds of the interval so far.
 
     Args:
         plan: the plan of the job.
@@ -273,14 +274,12 @@ class SlotRounds:
             self._reading.discard(delivery.sender)
 
     def _add_rows(self, delivery: Delivery, rows: list[PackedRow]) -> None:
-        commands = [
-            row._replace(destination=SLOT_COMMANDS) for row in rows if row.destination == CHECKPOINT_COMMANDS
-        ]
-        if commands:
-            rows = [row for row in rows if row.destination != CHECKPOINT_COMMANDS]
+        for_end = list(map(_in_last_round, filter(_waits_for_end, rows)))
+        if for_end:
+            rows = [row for row in rows if not _waits_for_end(row)]
             # They wait for the end of the interval, which always comes.
             self._note_work()
-        for bundles, some in ((self._for_end, commands), (self._waiting, rows)):
+        for bundles, some in ((self._for_end, for_end), (self._waiting, rows)):
             if some:
                 to = self._for_end if delivery.at_end else bundles
                 to[delivery.level].setdefault(delivery.sender, deque()).append(delivery._replace(rows=some))
@@ -354,6 +353,20 @@ class SlotRounds:
         timers = [level.next_timer_ms for level in self._levels[max(self._ended - 1, 0) :]]
         due_ms = min((at for at in timers if at is not None), default=None)
         return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)
+
+
+def _waits_for_end(row: PackedRow) -> bool:
+    """Return whether a level runs on a row only after everything else of the interval, from all slots.
+
+    Where time ends, records that come later from another slot would be late.
+    """
+    if row.destination == WATERMARKS:
+        return any(update.ends for update in watermark_updates_of([row]))
+    return row.destination == CHECKPOINT_COMMANDS
+
+
+def _in_last_round(row: PackedRow) -> PackedRow:
+    return row._replace(destination=SLOT_COMMANDS) if row.destination == CHECKPOINT_COMMANDS else row
 
 
 def _due(level: Level, now_ms: int) -> SourceTimes | None:
