@@ -387,7 +387,7 @@ def test_model_swaps_lose_and_double_nothing(checkpoint_interval: str, tmp_path:
         interval_ms=200,
         checkpoint_interval=checkpoint_interval,
         warm_up=2,
-        apart=1,
+        apart=2,
         swaps=2,
         trees=5,
     )
