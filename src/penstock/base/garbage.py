@@ -60,29 +60,22 @@ class LastingObjects:
 
     It would stop all threads while it scans them, for 20 to 100 ms in a worker with some state. Cycles among them stay
     in memory until they are collected: with every `calls` calls, and when there are half as many objects again as the
-    last collection has left.
+    last collection has left, or as there were at first.
     """
 
     def __init__(self, calls: int) -> None:
         self._calls: Final = calls
         self._since = 0
-        self._left: int | None = None
+        self._most = _GROWTH * sys.getallocatedblocks()
 
     def exempt(self) -> None:
         """Exempt the present objects, some of which may be collected first."""
         self._since += 1
-        if self._is_due():
+        if self._since >= self._calls or sys.getallocatedblocks() > self._most:
             gc.unfreeze()
             gc.collect()
-            self._since, self._left = 0, None
+            self._since, self._most = 0, _GROWTH * sys.getallocatedblocks()
         gc.freeze()
-        if self._left is None:
-            self._left = sys.getallocatedblocks()
-
-    def _is_due(self) -> bool:
-        if self._since >= self._calls:
-            return True
-        return self._left is not None and sys.getallocatedblocks() > _GROWTH * self._left
 
 
 def collect_again() -> None:

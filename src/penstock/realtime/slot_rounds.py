@@ -274,12 +274,17 @@ class SlotRounds:
             self._reading.discard(delivery.sender)
 
     def _add_rows(self, delivery: Delivery, rows: list[PackedRow]) -> None:
-        for_end = list(map(_in_last_round, filter(_waits_for_end, rows)))
+        for_end: list[PackedRow] = []
+        at_once: list[PackedRow] = []
+        for row in rows:
+            if row.destination == CHECKPOINT_COMMANDS:
+                for_end.append(row._replace(destination=SLOT_COMMANDS))
+            else:
+                (for_end if _ends_time(row) else at_once).append(row)
         if for_end:
-            rows = [row for row in rows if not _waits_for_end(row)]
             # They wait for the end of the interval, which always comes.
             self._note_work()
-        for bundles, some in ((self._for_end, for_end), (self._waiting, rows)):
+        for bundles, some in ((self._for_end, for_end), (self._waiting, at_once)):
             if some:
                 to = self._for_end if delivery.at_end else bundles
                 to[delivery.level].setdefault(delivery.sender, deque()).append(delivery._replace(rows=some))
@@ -355,18 +360,9 @@ class SlotRounds:
         return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)
 
 
-def _waits_for_end(row: PackedRow) -> bool:
-    """Return whether a level runs on a row only after everything else of the interval, from all slots.
-
-    Where time ends, records that come later from another slot would be late.
-    """
-    if row.destination == WATERMARKS:
-        return any(update.ends for update in watermark_updates_of([row]))
-    return row.destination == CHECKPOINT_COMMANDS
-
-
-def _in_last_round(row: PackedRow) -> PackedRow:
-    return row._replace(destination=SLOT_COMMANDS) if row.destination == CHECKPOINT_COMMANDS else row
+def _ends_time(row: PackedRow) -> bool:
+    """Return whether time ends with a row. What comes from another slot after that would be late."""
+    return row.destination == WATERMARKS and any(update.ends for update in watermark_updates_of([row]))
 
 
 def _due(level: Level, now_ms: int) -> SourceTimes | None:

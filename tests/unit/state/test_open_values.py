@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-import gc
 import itertools
 import weakref
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from penstock.base.garbage import no_cyclic_collection
 from penstock.errors import UnstorableValueError
 from penstock.state import frozen_values, merged_table, slot_tables
 from penstock.state.group_state import GroupState, state_schema
@@ -444,14 +444,11 @@ def test_which_states_stay_open(spec: Any, stays: bool) -> None:
 
 
 @pytest.mark.parametrize("opens", [True, False])
-def test_values_are_freed_without_the_collector(monkeypatch: pytest.MonkeyPatch, opens: bool) -> None:
+def test_values_are_freed_without_the_collector(opens: bool) -> None:
     """A slot with many keys makes new ones in each interval, and the collector seldom looks at what is old."""
-    monkeypatch.setattr(merged_table, "_MAX_OPEN", 4)
     keys = pa.array([f"k{number}" for number in range(10)], pa.string())
-    tables = SlotTables(SCHEMA, MemoryEntries({}))
-    gc.disable()
-    try:
-        table = tables.merged(groups_of)
+    table = SlotTables(SCHEMA, MemoryEntries({})).merged(groups_of)
+    with no_cyclic_collection():
         values = table.open(SPECS, [keys]) if opens else GroupState(SPECS, table)
         assert values is not None
         for key in keys.to_pylist():
@@ -460,5 +457,3 @@ def test_values_are_freed_without_the_collector(monkeypatch: pytest.MonkeyPatch,
         del values
         table.close()
         assert known() is None
-    finally:
-        gc.enable()
