@@ -16,10 +16,10 @@ import pyarrow as pa
 
 __all__ = ["FEW", "are_all_rows", "cast_column", "column_of", "decimal_texts"]
 
-FEW: Final = 48
+FEW: Final = 256
 """Up to this many values, Python is faster than a kernel."""
 # Up to this many numbers, their digits are made faster than by two casts.
-_FEW_NUMBERS: Final = 128
+_FEW_NUMBERS: Final = 256
 
 
 def _numbers(code: str) -> Callable[[Any, pa.DataType], pa.Array]:

@@ -46,6 +46,9 @@ from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
 
+# The states of the keys of so many records fit into a processor's cache in any order.
+_FEW_RECORDS: Final = 1000
+
 # Dead letters of work that no record causes name this stream.
 _DUE: Final = {TIMERS: "timer", WINDOWS: "window", JOINS: "pair of records", TABLE_WORK: "group"}
 
@@ -172,6 +175,7 @@ class _ToStep:
         self._key: Final = self._edge.key
         self._schema = plan.step_schema(node, number)
         self._keeps_order: Final = expires_by_event(node)
+        self._first_groups: Final = plan.first_key_groups
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         if self._key is None:
@@ -185,14 +189,20 @@ class _ToStep:
         if not len(records):
             return
         batch = self._batch(records, keys if self._key.computed else None)
-        groups = key_groups(keys, self._plan.key_groups)
-        travelling = self._plan.travelling_groups
-        if travelling is not None and self._keeps_order:
-            groups, travelling = travelling[groups], None
         place = self._place(records)
-        for group, part in split_by_key_group(batch, groups, self._plan.key_groups, travelling):
+        for group, part in self._split(batch, keys):
             first = part.column(OFFSET)[0].as_py()
             yield PackedRow(self._node.id, group, self._number, place, first, to_bytes(part))
+
+    def _split(self, batch: pa.RecordBatch, keys: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the records of each key group under which some travel. Few are not ordered by their own key groups."""
+        count, travelling = self._plan.key_groups, self._plan.travelling_groups
+        if travelling is None or not (self._keeps_order or len(keys) <= _FEW_RECORDS):
+            yield from split_by_key_group(batch, key_groups(keys, count), count, travelling)
+        elif len(self._first_groups) == 1:
+            yield self._first_groups[0], batch
+        else:
+            yield from split_by_key_group(batch, travelling[key_groups(keys, count)], count)
 
     def _place(self, records: Records) -> str:
         return place_text(self._branch, records.stream, records.partition)
@@ -209,7 +219,7 @@ class _ToStep:
         """Yield a row with the unchanged records for every task of the step."""
         body, first = to_bytes(self._batch(records, None)), records.offsets[0].as_py()
         place = self._place(records)
-        for group in self._plan.first_key_groups:
+        for group in self._first_groups:
             yield PackedRow(self._node.id, group, self._number, place, first, body)
 
     def _batch(self, records: Records, keys: pa.Array | None) -> pa.RecordBatch:

@@ -40,7 +40,7 @@ _P3: Final = np.uint64(0x165667B19E3779F9)
 _P4: Final = np.uint64(0x85EBCA77C2B2AE63)
 _CACHED: Final = 8192
 # Up to this many values, a call for each is faster than arithmetic on columns.
-_FEW: Final = 64
+_FEW: Final = 256
 _SEED: Final = np.uint64((0x27D4EB2F165667C5 + 8) & 0xFFFFFFFFFFFFFFFF)
 
 

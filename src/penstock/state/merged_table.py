@@ -33,7 +33,7 @@ _MAX_NEWEST: Final = 1024
 # A round of up to this many records opens the values of its keys, whatever other keys there are.
 _MAX_OPEN_RECORDS: Final = 4000
 # If the values of more keys are open, the unchanged ones are forgotten.
-_MAX_OPEN: Final = 1 << 16
+_MAX_OPEN: Final = 1 << 17
 
 
 class MergedTable:
