@@ -49,7 +49,7 @@ def broker_or_own(given: KafkaBroker | None) -> Iterator[KafkaBroker]:
     if given is not None:
         yield given
         return
-    with KafkaBroker() as broker:
+    with KafkaBroker(is_lasting=True) as broker:
         yield broker
 
 

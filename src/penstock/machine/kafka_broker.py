@@ -53,13 +53,15 @@ class KafkaBroker:
     Args:
         folder: the folder of its data; None is a temporary folder that is removed at the end.
         heap_mb: the broker's heap, in megabytes.
+        is_lasting: compile hot code fully, like a broker in production; by default the compiler is quick.
 
     """
 
-    def __init__(self, folder: Path | None = None, heap_mb: int = 512) -> None:
+    def __init__(self, folder: Path | None = None, heap_mb: int = 512, *, is_lasting: bool = False) -> None:
         self._temporary = folder is None
         self._folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self._heap_mb = heap_mb
+        self._is_lasting: Final = is_lasting
         self._process: subprocess.Popen[bytes] | None = None
         listeners = self._listeners()
         self._ports = dict(zip(listeners, _free_ports(len(listeners)), strict=True))
@@ -157,7 +159,8 @@ class KafkaBroker:
         self._process = None
 
     def _java(self, *arguments: str) -> list[str]:
-        options = [f"-Xmx{self._heap_mb}m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        compiler = [] if self._is_lasting else ["-XX:TieredStopAtLevel=1"]
+        options = [f"-Xmx{self._heap_mb}m", *compiler, "-XX:+UseSerialGC"]
         return [str(find_java().java), *options, "-cp", f"{kafka_broker_jars()}/*", *arguments]
 
     def _format(self, config: Path) -> None:

@@ -64,7 +64,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 FOLLOWING: Final[dict[str, Any]] = {
     "fetch.wait.max.ms": 100,
     "queued.min.messages": 1,
-    "fetch.queue.backoff.ms": 5,
+    "fetch.queue.backoff.ms": 4,
 }
 """Settings of a reader that follows partitions: it does not seek, and less often asks again for what has not come.
 
