@@ -19,6 +19,7 @@ from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.runtime.packed_rows import PackedRow, from_bytes
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import Router, dead_letter_rows
+from penstock.state.key_groups import key_groups
 from penstock.streams.graph import Port
 from penstock.streams.stream import DataStream
 from penstock.testing.batch_runner import BatchRunner, Inputs
@@ -239,6 +240,30 @@ def test_a_step_gets_one_block_for_each_key_group(numbers: list[int], key_groups
             group_of.setdefault(number, set()).add(row.key_group)
     assert sorted(offsets) == list(range(len(numbers)))
     assert all(len(groups) == 1 for groups in group_of.values())
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("count", [1, 1000, 1001])
+def test_in_real_time_a_slot_gets_one_block(slots: int, count: int) -> None:
+    """It has the records of the slot's keys. Few are in their order, and many by key group, then in their order."""
+    job = ps.Job("job", key_groups=8)
+    job.data_stream("items", schema=Item).key_by("number").process("step", Echo())
+    plan = JobPlan(job.graph, 8, frozenset(), frozenset(), strict=False, parallelism=slots, in_real_time=True)
+    (level,) = plan.levels()
+    schema = plan.step_schema(level[0], 0)
+    numbers = [place * 7919 % 100 for place in range(count)]
+    groups = key_groups(pa.array(numbers), 8).tolist()
+    rows = list(Router(plan, Port("source/items")).route(records_of([Item(n) for n in numbers], job)))
+    assert len(rows) == min(slots, count)
+    slot_of = {group: slot for slot in plan.slot_of.values() for group in slot.key_groups}
+    offsets: list[int] = []
+    for row in rows:
+        places = from_bytes(row.body, schema).column("__offset").to_pylist()
+        assert row.first_offset == places[0]
+        assert {slot_of[groups[place]].key_groups[0] for place in places} == {row.key_group}
+        assert places == sorted(places, key=lambda place: (groups[place] if count > 1000 else 0, place))
+        offsets += places
+    assert sorted(offsets) == list(range(count))
 
 
 def test_a_sink_gets_the_records_of_a_partition_together() -> None:
