@@ -181,6 +181,32 @@ def test_a_server_that_stands_still_within_a_transaction_is_told_when_that_is_lo
     assert f"changes/{2:010}" not in objects.objects
 
 
+def test_a_change_whose_answer_was_lost_is_not_made_twice_if_it_was_removed_meanwhile(
+    objects: ModelledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server stands still between its request and the look for what has become of it."""
+    first, zombie = server(objects), server(objects)
+    first.add_event(None, "before")
+    create = objects.create
+    slept: list[bool] = []
+
+    def loses_the_answer(name: str, content: bytes) -> bool:
+        created = create(name, content)
+        if slept:
+            return created
+        slept.append(True)
+        for number in range(3 * EVERY):
+            first.add_event(None, f"{number}")
+        return False
+
+    monkeypatch.setattr(objects, "create", loses_the_answer)
+    with pytest.raises(StoreError, match="stood still while others continued"):
+        zombie.add_event(None, "made")
+    assert f"changes/{2:010}" not in objects.objects
+    for store in (zombie, first, server(objects)):
+        assert said(store) == ["before", "made", *map(str, range(3 * EVERY))]
+
+
 def test_a_server_that_starts_while_changes_are_removed_begins_anew(
     objects: ModelledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

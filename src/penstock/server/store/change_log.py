@@ -166,17 +166,18 @@ class ChangeLog:
         """
         name = _name(_CHANGES, change.number)
         with self._store_errors():
-            if not self._objects.create(name, msgspec.json.encode(change)):
+            is_there = self._objects.create(name, msgspec.json.encode(change))
+            if not is_there:
                 # The answer to the request that has created it may be lost, and the client has asked again.
                 content = self._objects.find(name)
-                if content is None or self._decode(content, Change, name).id != change.id:
-                    return False
+                is_there = content is not None and self._decode(content, Change, name).id == change.id
             if self._is_removed(change.number):
+                # It may have been there, and been removed since, even if it is not there now.
                 raise StoreError(
                     f"This server stood still while others continued with the store {self.shown}, so it is not known "
                     "whether the change was made. Check what was done before you try again."
                 )
-        return True
+        return is_there
 
     def is_due(self, number: int) -> bool:
         """Return whether a snapshot is due after a change."""
