@@ -19,8 +19,6 @@ __all__ = ["FEW", "are_all_rows", "cast_column", "column_of", "decimal_texts"]
 
 FEW: Final = 256
 """Up to this many values, Python is faster than a kernel."""
-# Up to this many numbers, their digits are made faster than by two casts.
-_FEW_NUMBERS: Final = 256
 
 
 def _numbers(code: str) -> Callable[[Any, pa.DataType], pa.Array]:
@@ -84,7 +82,7 @@ def cast_column(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 def decimal_texts(column: pa.Array) -> pa.Array:
     """Return integers as decimal digits in bytes."""
-    if len(column) <= _FEW_NUMBERS:
+    if len(column) <= FEW:
         texts = [None if value is None else b"%d" % value for value in column.to_pylist()]
         return column_of(texts, pa.binary())
     return column.cast(pa.string()).cast(pa.binary())

@@ -197,12 +197,14 @@ class _ToStep:
     def _split(self, batch: pa.RecordBatch, keys: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the records of each key group under which some travel. Few are not ordered by their own key groups."""
         count, travelling = self._plan.key_groups, self._plan.travelling_groups
-        if travelling is None or not (self._keeps_order or len(keys) <= _FEW_RECORDS):
-            yield from split_by_key_group(batch, key_groups(keys, count), count, travelling)
-        elif len(self._first_groups) == 1:
+        in_their_order = self._keeps_order or len(keys) <= _FEW_RECORDS
+        if travelling is not None and in_their_order and len(self._first_groups) == 1:
             yield self._first_groups[0], batch
-        else:
-            yield from split_by_key_group(batch, travelling[key_groups(keys, count)], count)
+            return
+        groups = key_groups(keys, count)
+        if travelling is not None and in_their_order:
+            groups, travelling = travelling[groups], None
+        yield from split_by_key_group(batch, groups, count, travelling)
 
     def _place(self, records: Records) -> str:
         return place_text(self._branch, records.stream, records.partition)
