@@ -25,11 +25,12 @@ from benchmarks.workload import Commands, Readings, Rooms, expected_commands, mi
 from penstock.bindings.types import KafkaBinding
 from penstock.jobs.job_loader import load_job
 from penstock.realtime.exchange import Exchange
-from penstock.realtime.inbox import Delivery, Inbox
+from penstock.realtime.inbox import Inbox
 from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import now_ms
 from penstock.realtime.slot_rounds import RoundLinks, SlotRounds
+from penstock.realtime.slot_turns import SlotTurns
 from penstock.records.wire_formats import format_of
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import StreamReader
@@ -79,9 +80,9 @@ class _Fed(Inbox):
         super().__init__(intake, 0)
         self._feed: Final = feed
 
-    def take(self, timeout_s: float | None) -> list[Delivery]:
+    def await_any(self, timeout_s: float | None, *, until_woken: bool) -> bool:
         self._feed()
-        return super().take(timeout_s)
+        return super().await_any(timeout_s, until_woken=until_woken)
 
 
 class _Feeds:
@@ -164,7 +165,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:  # noqa: ARG001  # noth
         (slot,) = plan.slot_of.values()
         rounds.open(0, MemoryStates({}, 0), slot, meter, wakes=False)
         task = WriterTask(writer, 0, 0, 0, meter)
-        task.write(rounds.live(iter(())))
+        SlotTurns(rounds, inbox).live(iter(()), task.write)
         whole_s = time.thread_time() - feeds.begun_s
         begun_s = time.thread_time()
         task.write(row for row in rounds.cut(goes_on=False) if row is not None)

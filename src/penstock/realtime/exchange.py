@@ -132,13 +132,13 @@ class Exchange:
     def send_read(
         self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None
     ) -> None:
-        """Send the rows of a reader, with the times of the records."""
+        """Send the rows of a reader, with the times of the records. The thread of this slot is not woken for them."""
         mine, direct = self._send(Delivery(sender, interval, 1, None, times=times), rows, is_reader=True)
         if direct:
             mine.append(Delivery(sender, interval, 0, direct, times=times))
         if mine:
-            # Together, so that the slot wakes once.
-            self._inbox.put(*mine, waits=True)
+            # Together, for one turn of the slot.
+            self._inbox.put(*mine, waits=True, wakes=False)
 
     def end_read(self, sender: str, interval: int, through: int = 0) -> None:
         """Tell all slots that a reader has ended an interval, or with HISTORY, that it has read the history."""

@@ -44,7 +44,8 @@ def _size(body: Any) -> int:
 class Inbox:
     """Two queues between threads: one for the present interval, and one for the next, which others may have begun.
 
-    Readers that put rows wait while more rows of their interval are queued than the intake of the slot allows.
+    Readers that put rows wait while more rows of their interval are queued than the intake of the slot allows. The
+    thread of the slot waits in `await_any` for what comes.
     """
 
     def __init__(self, intake: Intake, interval: int) -> None:
@@ -53,10 +54,14 @@ class Inbox:
         self._deliveries: Final[dict[int, list[Delivery]]] = {interval: []}
         self._sizes: Final[dict[int, int]] = {}
         self._changed: Final = threading.Condition()
+        self._is_woken = False
         self._error: BaseException | None = None
 
-    def put(self, *deliveries: Delivery, waits: bool = False) -> None:
-        """Add deliveries of one interval. With `waits`, wait for room first. Raises the error of `fail`."""
+    def put(self, *deliveries: Delivery, waits: bool = False, wakes: bool = True) -> None:
+        """Add deliveries of one interval. With `waits`, wait for room first. Raises the error of `fail`.
+
+        Without `wakes`, the caller takes them itself, or calls `wake`.
+        """
         size, interval = sum(one.nbytes for one in deliveries), deliveries[0].interval
         with self._changed:
             while waits and self._sizes.get(interval, 0) > self._intake.waiting_bytes and self._error is None:
@@ -64,7 +69,8 @@ class Inbox:
             self._raise()
             self._deliveries.setdefault(interval, []).extend(deliveries)
             self._sizes[interval] = self._sizes.get(interval, 0) + size
-            self._changed.notify_all()
+            if wakes:
+                self._changed.notify_all()
 
     def offer(self, delivery: Delivery, *, waits: bool) -> bool:
         """Add a delivery as `put` does. Return whether the inbox still takes deliveries."""
@@ -74,19 +80,43 @@ class Inbox:
             return False
         return True
 
+    def wake(self) -> None:
+        """End the wait of the thread of the slot."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def await_any(self, timeout_s: float | None, *, until_woken: bool) -> bool:
+        """Wait, up to the timeout, for deliveries for the interval or `fail`, or also for `wake`.
+
+        Return whether there are deliveries.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._deliveries[self._interval]
+                    or self._error is not None
+                    or (until_woken and self._is_woken)
+                ),
+                timeout_s,
+            )
+            self._is_woken = False
+            return bool(self._deliveries[self._interval])
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the bodies that wait for the interval."""
+        return self._sizes.get(self._interval, 0)
+
     def fail(self, error: BaseException) -> None:
         """Raise an error in all threads that use the inbox."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def take(self, timeout_s: float | None) -> list[Delivery]:
-        """Take the deliveries for the interval; wait for a while if there are none. Raises the error of `fail`."""
+    def take(self) -> list[Delivery]:
+        """Take the deliveries for the interval. Raises the error of `fail`."""
         with self._changed:
-            if not self._deliveries[self._interval] and self._error is None:
-                self._changed.wait_for(
-                    lambda: self._deliveries[self._interval] or self._error is not None, timeout_s
-                )
             self._raise()
             found, self._deliveries[self._interval] = self._deliveries[self._interval], []
             self._sizes.pop(self._interval, None)
@@ -97,9 +127,17 @@ class Inbox:
         """Wait, up to the timeout, until each of these senders has put something for the interval."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._error or senders <= {one.sender for one in self._deliveries[self._interval]},
+                lambda: self._error or self._has_all(senders),
                 timeout_s,
             )
+
+    def has_all(self, senders: AbstractSet[str]) -> bool:
+        """Return whether each of these senders has put something for the interval."""
+        with self._changed:
+            return self._has_all(senders)
+
+    def _has_all(self, senders: AbstractSet[str]) -> bool:
+        return senders <= {one.sender for one in self._deliveries[self._interval]}
 
     def advance(self) -> None:
         """Begin the next interval, after all deliveries of the present one were taken."""

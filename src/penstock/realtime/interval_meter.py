@@ -30,8 +30,9 @@ _MOST_WAITING: Final = 4096
 class IntervalMeter:
     """The meter of one interval of a slot. All its times are for metrics only.
 
-    `causes` are the source times of the records of the present round, or the time of its timer. `waited_s` is how long
-    the slot has waited, `storing_s` how long it has stored state, some of it of the interval before.
+    `causes` are the source times of the records of the present round, or the time of its timer. `rounds_s` is how long
+    rounds have taken, with their sinks, `storing_s` how long the slot has stored state, some of it of the interval
+    before.
 
     Args:
         writer: the writer of the job, which knows its sinks.
@@ -46,11 +47,10 @@ class IntervalMeter:
         )
         self._latencies: Final[dict[str, LatencyCounter]] = {}
         self._emitted: Final[dict[str, list[tuple[int, int]]]] = {}
-        self._begun_s: Final = time.perf_counter()
         self._slot_time = SlotTime()
         self._lags: Mapping[str, TopicLag] = {}
         self.causes: SourceTimes | None = None
-        self.waited_s = 0.0
+        self.rounds_s = 0.0
         self.storing_s = 0.0
         self.sinks_s = 0.0
 
@@ -77,8 +77,7 @@ class IntervalMeter:
 
     def end(self, reading_s: float, lags: Mapping[str, TopicLag]) -> None:
         """Note the end of the interval: the time spent reading, and the lag of topics, by stream."""
-        whole_s = time.perf_counter() - self._begun_s
-        rounds_s = max(0.0, whole_s - self.waited_s - self.sinks_s - self.storing_s)
+        rounds_s = max(0.0, self.rounds_s - self.sinks_s)
         self._slot_time = SlotTime(reading_s, rounds_s, self.sinks_s, self.storing_s)
         self._lags = lags
 

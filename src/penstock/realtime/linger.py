@@ -37,11 +37,20 @@ class Linger:
 
     def wait(self, inbox: Inbox, reading: AbstractSet[str]) -> None:
         """Wait for the readers that have sent many records, as far as they are among those that are `reading`."""
-        now_s = time.monotonic()
-        readers = {reader for reader in reading if now_s < self._many_until_s.get(reader, 0.0)}
-        left_s = self._begun_s + _APART_S - now_s
+        readers, left_s = self._awaited(reading)
         if readers and left_s > 0.0:
             inbox.wait_for_all(readers, left_s)
+
+    def is_over(self, inbox: Inbox, reading: AbstractSet[str]) -> bool:
+        """Return whether `wait` would not wait."""
+        readers, left_s = self._awaited(reading)
+        return left_s <= 0.0 or inbox.has_all(readers)
+
+    def _awaited(self, reading: AbstractSet[str]) -> tuple[set[str], float]:
+        """Return the readers that have sent many records, and how long to wait for them at most."""
+        now_s = time.monotonic()
+        readers = {reader for reader in reading if now_s < self._many_until_s.get(reader, 0.0)}
+        return readers, self._begun_s + _APART_S - now_s
 
     def begin(self) -> None:
         """Note that a round begins."""

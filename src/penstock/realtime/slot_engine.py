@@ -46,6 +46,7 @@ from penstock.realtime.messages import (
     send,
 )
 from penstock.realtime.slot_rounds import RoundLinks, SlotRounds
+from penstock.realtime.slot_turns import SlotTurns
 from penstock.realtime.stream_feeds import (
     Arrivals,
     EndOfInterval,
@@ -176,7 +177,8 @@ class SlotEngine:
         assert isinstance(go, Go)
         self._exchange.connect(go.peers)
         rounds = self._rounds()
-        self._make_feeds(go)
+        turns = SlotTurns(rounds, self._inbox)
+        self._make_feeds(go, turns)
         if go.history is not None:
             self._await_history(rounds)
         for source in self._job.sources:
@@ -187,16 +189,16 @@ class SlotEngine:
         listening.start()
         carrying = threading.Thread(target=self._guard, args=(self._carry,), daemon=True)
         carrying.start()
-        is_last = self._run_interval(rounds, go.log)
+        is_last = self._run_interval(rounds, turns, go.log)
         lasting = LastingObjects(_INTERVALS_PER_COLLECTION)
         while not is_last:
             lasting.exempt()
             self._number += 1
             self._inbox.advance()
-            is_last = self._run_interval(rounds, None)
+            is_last = self._run_interval(rounds, turns, None)
         carrying.join()
         # The engine fails with the error of the other thread.
-        self._inbox.take(0)
+        self._inbox.take()
 
     def _rounds(self) -> SlotRounds:
         plan, sources = self._job.plan, self._job.sources
@@ -215,8 +217,11 @@ class SlotEngine:
             self._cache,
         )
 
-    def _make_feeds(self, go: Go) -> None:
-        links = FeedLinks(self._exchange.send_read, self._exchange.end_read, self._inbox.fail, self._together)
+    def _make_feeds(self, go: Go, turns: SlotTurns) -> None:
+        exchange = self._exchange
+        links = FeedLinks(
+            exchange.send_read, turns.run_few, exchange.end_read, self._inbox.fail, self._together
+        )
         for source in self._job.sources:
             self._feeds[source.node.name] = Feed(
                 source.reader, self._arrivals(source, go), _sender(self._task, source), links, self._number
@@ -240,7 +245,7 @@ class SlotEngine:
             lambda: send(self._link, CaughtUp()),
         )
 
-    def _run_interval(self, rounds: SlotRounds, log: TaskLog | None) -> bool:
+    def _run_interval(self, rounds: SlotRounds, turns: SlotTurns, log: TaskLog | None) -> bool:
         """Run one interval, and return whether it is the last.
 
         By then all of its input is processed. Its changes are stored during the rounds of the next one.
@@ -257,7 +262,10 @@ class SlotEngine:
             # A record may wait for the commit of the last interval, which waits for the changes that are stored here.
             rounds.finish(self._storing)
         try:
-            written.write(rounds.live(self._storing) if log is None else rounds.replay(log.rounds))
+            if log is None:
+                turns.live(self._storing, written.write)
+            else:
+                rounds.replay(log.rounds, written.write)
             # The next interval may write to these sinks at once, so this one's output must not wait for its records.
             written.finish_visible()
             is_last = self._is_last

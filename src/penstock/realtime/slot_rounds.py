@@ -18,7 +18,6 @@ from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
 from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
-from penstock.realtime.linger import Linger
 from penstock.realtime.messages import HISTORY, Round, now_ms
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import (
@@ -36,7 +35,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Forwarder
 from penstock.state.kept_slots import SlotCache, kept_slots
 
-__all__ = ["FOR_EACH_LEVEL", "RoundLinks", "Send", "SlotRounds", "Totals"]
+__all__ = ["FOR_EACH_LEVEL", "RoundLinks", "Send", "SlotRounds", "Totals", "Write"]
 
 
 class Send(Protocol):
@@ -75,6 +74,9 @@ class RoundLinks:
     on_busy: Callable[[int], None]
 
 
+Write: TypeAlias = Callable[[Iterable[PackedRow]], None]
+"""Takes the rows of a round for sinks and the driver."""
+
 FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, CHECKPOINT_COMMANDS, WATERMARKS, WAKE})
 """The destinations of rows that every level of a slot sees, one after the other."""
 
@@ -82,10 +84,6 @@ _Bundles: TypeAlias = dict[str, deque[Delivery]]
 
 # A repeated interval may wait this long for a delivery: far longer than any round takes.
 _STALLED_AFTER_S: Final = 120.0
-
-# A slot does other work between two rounds for about this long, or for this share of the time of long rounds.
-_BESIDE_S: Final = 0.001
-_BESIDE_SHARE: Final = 0.1
 
 # For these counts the newest value counts; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
@@ -110,11 +108,13 @@ class Totals:
 
 
 class SlotRounds:
-    """The rounds of one slot. An interval is `open`, `live` or `replay`, and `cut`.
+    """The rounds of one slot. An interval is `open`, `begin_live` and `run` or `replay`, and `cut`.
 
     A round takes all deliveries that wait for a level, and runs the level on their rows. Commands for the end of the
     interval and the end of time have a round of their own in each level, after everything else of the interval. `done`
     has the rounds of the interval so far.
+
+    `SlotTurns` decides which thread calls these methods: one at a time.
 
     Args:
         plan: the plan of the job.
@@ -144,7 +144,7 @@ class SlotRounds:
         steps = self._steps = [[node.id for node in level] for level in plan.levels()]
         self._levels: Final = [Level(plan, step_ids, cache) for step_ids in steps]
         self._forwarders: Final = [Forwarder(plan, step_ids) for step_ids in steps]
-        self._readers: Final = frozenset(readers)
+        self.readers: Final = frozenset(readers)
         self._slots: Final = [f"slot/{number}" for number in range(plan.parallelism)]
         self._waiting: Final[list[_Bundles]] = [{} for _ in range(len(steps) + 1)]
         self._for_end: Final[list[_Bundles]] = [{} for _ in range(len(steps) + 1)]
@@ -152,7 +152,6 @@ class SlotRounds:
         self._on_caught_up: Callable[[], None] | None = None
         self._first_group: Final = sorted(plan.first_key_groups)[task]
         self._knows_timers = False
-        self._linger: Final = Linger()
 
     def open(
         self, interval: int, states: StoredStates, slot: Slot, meter: IntervalMeter, *, wakes: bool
@@ -161,7 +160,7 @@ class SlotRounds:
         self._interval = interval
         self._meter = meter
         self._offsets: list[dict[str, int]] = [{} for _ in self._levels]
-        self._reading = set(self._readers)
+        self.reading = self.readers
         self._through = dict.fromkeys(self._slots, 0)
         self._ended = 0
         self._is_busy = False
@@ -171,64 +170,52 @@ class SlotRounds:
             level.open(states, slot)
         if wakes:
             row = PackedRow(WAKE, self._first_group, 0, "", 0, b"")
-            self._add(Delivery(self._sender, interval, 1, [row]))
+            self.add(Delivery(self._sender, interval, 1, [row]))
 
     def await_history(self, readers: Iterable[str], on_caught_up: Callable[[], None]) -> None:
         """Call a function once the slot has processed what these senders find in their streams at the start."""
         self._history, self._on_caught_up = set(readers), on_caught_up
 
-    def live(self, beside: Iterator[None]) -> Iterator[PackedRow]:
-        """Run rounds as rows and times come, until all senders have ended. Yield rows for sinks and the driver.
-
-        `beside` is other work, done in small pieces between the rounds.
-        """
-        is_over = False
+    def begin_live(self, write: Write) -> None:
+        """Begin to run rounds as rows and times come. `write` takes rows for sinks and the driver."""
         for number, level in enumerate(self._levels, 1):
             if level.wants_clock and not self._knows_timers:
                 # The slot knows when it must run next only once it has run.
-                yield from self._round(Round(number, now_ms(), {}))
+                self._round(Round(number, now_ms(), {}), write)
         self._knows_timers = True
-        while True:
-            begun_s = time.perf_counter()
-            yield from self._run_waiting()
-            rounds_s = time.perf_counter() - begun_s
-            on_caught_up = self._on_caught_up
-            if on_caught_up is not None and not self._history and not self._has_waiting():
-                self._on_caught_up = None
-                on_caught_up()
-            yield from self._end_levels()
-            if self._ended > len(self._levels):
-                self.finish(beside)
-                return
-            is_over = is_over or self._work_beside(beside, _BESIDE_S + _BESIDE_SHARE * rounds_s)
-            self._linger.wait(self._inbox, self._reading)
-            found = self._take(self._wait_s() if is_over else 0)
-            if found:
-                self._linger.begin()
-            for delivery in found:
-                self._add(delivery)
 
-    def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
-        """Run these rounds, each once its deliveries have arrived. Yield rows for sinks and the driver.
+    def run(self, write: Write) -> bool:
+        """Run a round of each level for which something waits; return whether all senders have ended."""
+        self._run_waiting(write)
+        on_caught_up = self._on_caught_up
+        if on_caught_up is not None and not self._history and not self._has_waiting():
+            self._on_caught_up = None
+            on_caught_up()
+        self._end_levels(write)
+        return self._ended > len(self._levels)
+
+    def replay(self, rounds: Iterable[Round], write: Write) -> None:
+        """Run these rounds, each once its deliveries have arrived. `write` takes rows for sinks and the driver.
 
         Raises JobFailedError when a delivery does not come.
         """
         for one in rounds:
             waiting = self._bundles(one)
             while any(len(waiting.get(sender, ())) < count for sender, count in one.taken.items()):
-                found = self._take(_STALLED_AFTER_S)
+                self._inbox.await_any(_STALLED_AFTER_S, until_woken=False)
+                found = self._inbox.take()
                 if not found:
                     raise JobFailedError(_stalled_text(self._interval, self._steps_of(one.level)))
                 for delivery in found:
-                    self._add(delivery)
-            yield from self._round(one)
+                    self.add(delivery)
+            self._round(one, write)
 
     def _steps_of(self, level: int) -> list[str]:
         """Return the steps of a level; level 0 has none, only the records that go straight to sinks."""
         return self._steps[level - 1] if level else []
 
-    def _work_beside(self, beside: Iterator[None], seconds: float) -> bool:
-        """Do the other work for some time; return whether it is finished."""
+    def work_beside(self, beside: Iterator[None], seconds: float) -> bool:
+        """Do other work, in small pieces, for some time; return whether it is finished."""
         begun_s = time.perf_counter()
         is_over = True
         for _ in beside:
@@ -255,23 +242,16 @@ class SlotRounds:
         self._meter.storing_s += time.perf_counter() - begun_s
         return _stored(cuts, self.totals)
 
-    def _take(self, timeout_s: float | None) -> list[Delivery]:
-        begun_s = time.perf_counter()
-        found = self._inbox.take(timeout_s)
-        self._meter.waited_s += time.perf_counter() - begun_s
-        return found
-
-    def _add(self, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery) -> None:
+        """Add a delivery for the next rounds."""
         if delivery.rows is not None:
-            if delivery.times is not None and delivery.sender in self._readers:
-                self._linger.note(delivery.sender, sum(delivery.times.counts))
             self._add_rows(delivery, delivery.rows)
         elif delivery.through == HISTORY:
             self._history.discard(delivery.sender)
         elif delivery.sender in self._through:
             self._through[delivery.sender] = delivery.through
         else:
-            self._reading.discard(delivery.sender)
+            self.reading -= {delivery.sender}
 
     def _add_rows(self, delivery: Delivery, rows: list[PackedRow]) -> None:
         for_end: list[PackedRow] = []
@@ -297,7 +277,7 @@ class SlotRounds:
     def _bundles(self, one: Round) -> _Bundles:
         return (self._for_end if one.at_end else self._waiting)[one.level]
 
-    def _run_waiting(self) -> Iterator[PackedRow]:
+    def _run_waiting(self, write: Write) -> None:
         """Run a round of each level for which something waits, or a timer is due. A level that has ended rests."""
         for number in range(self._ended, len(self._waiting)):
             at_ms = now_ms()
@@ -305,29 +285,28 @@ class SlotRounds:
             due_ms = self._levels[number - 1].next_timer_ms if number else None
             if taken or (due_ms is not None and due_ms <= at_ms):
                 self._note_work()
-                yield from self._round(Round(number, at_ms, taken))
+                self._round(Round(number, at_ms, taken), write)
 
-    def _round(self, one: Round) -> Iterator[PackedRow]:
+    def _round(self, one: Round, write: Write) -> None:
+        begun_s = time.perf_counter()
         self.done.append(one)
         waiting = self._bundles(one)
         taken = [waiting[sender].popleft() for sender, count in one.taken.items() for _ in range(count)]
         rows = [row for delivery in taken for row in delivery.rows or ()]
         times = SourceTimes.merged(delivery.times for delivery in taken)
-        if one.level == 0:
-            self._meter.causes = times
-            yield from self._without_counts(rows)
-            return
-        number = one.level - 1
-        level, forwarder = self._levels[number], self._forwarders[number]
-        times = self._meter.causes = times or _due(level, one.now_ms)
-        begun_s = time.perf_counter()
-        made = level.run_round(rows, instant_of(one.now_ms))
-        leaving = list(forwarder.forward(made, self._offsets[number]))
-        self._intake.note(sum(delivery.nbytes for delivery in taken), time.perf_counter() - begun_s)
-        others = self._links.send(
-            self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end
-        )
-        yield from self._without_counts(others)
+        if one.level:
+            number = one.level - 1
+            level, forwarder = self._levels[number], self._forwarders[number]
+            times = times or _due(level, one.now_ms)
+            made = level.run_round(rows, instant_of(one.now_ms))
+            leaving = list(forwarder.forward(made, self._offsets[number]))
+            self._intake.note(sum(delivery.nbytes for delivery in taken), time.perf_counter() - begun_s)
+            rows = self._links.send(
+                self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end
+            )
+        self._meter.causes = times
+        write(self._without_counts(rows))
+        self._meter.rounds_s += time.perf_counter() - begun_s
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:
         for row in rows:
@@ -336,16 +315,16 @@ class SlotRounds:
             else:
                 yield row
 
-    def _end_levels(self) -> Iterator[PackedRow]:
+    def _end_levels(self, write: Write) -> None:
         """End the levels that have all their input, each with a round for the rows that waited for the end."""
         while self._ended <= len(self._levels):
             level = self._ended
             behind = any(through < level - 1 for through in self._through.values())
-            if self._reading or behind or any(self._waiting[level].values()):
+            if self.reading or behind or any(self._waiting[level].values()):
                 return
             taken = _all_of(self._for_end[level])
             if taken:
-                yield from self._round(Round(level, now_ms(), taken, at_end=True))
+                self._round(Round(level, now_ms(), taken, at_end=True), write)
             self._ended += 1
             if 0 < level < len(self._levels):
                 self._links.end_level(self._sender, self._interval, level)
@@ -353,11 +332,11 @@ class SlotRounds:
     def _has_waiting(self) -> bool:
         return any(bundles for waiting in self._waiting for bundles in waiting.values())
 
-    def _wait_s(self) -> float | None:
-        """Return the time until the next timer is due, in seconds; None without a timer."""
+    @property
+    def due_ms(self) -> int | None:
+        """The time at which the next timer is due, in milliseconds since 1970; None without a timer."""
         timers = [level.next_timer_ms for level in self._levels[max(self._ended - 1, 0) :]]
-        due_ms = min((at for at in timers if at is not None), default=None)
-        return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)
+        return min((at for at in timers if at is not None), default=None)
 
 
 def _ends_time(row: PackedRow) -> bool:

@@ -245,6 +245,7 @@ class FeedLinks:
 
     Attributes:
         send: sends rows of a sender in an interval.
+        run: runs a round for the rows that were sent to the slot of the engine, or lets another thread do so.
         end: tells that a sender has ended an interval, or only the history of its stream.
         fail: called with the error that ends the thread of a feed.
         together: the end of the interval in all feeds.
@@ -252,6 +253,7 @@ class FeedLinks:
     """
 
     send: Callable[[str, int, Iterable[PackedRow], SourceTimes | None], None]
+    run: Callable[[], None]
     end: Callable[[str, int, int], None]
     fail: Callable[[BaseException], None]
     together: EndOfInterval
@@ -290,6 +292,7 @@ class Feed:
         self.taken: tuple[list[Reading], Offsets | None] = ([], None)
         self.lag: TopicLag | None = None
         self.work_s = 0.0
+        self._rounds_s = 0.0
         # Another thread cuts a topic, since this one may be waiting for records.
         self._lock: Final = threading.Lock()
         self._thread: Final = threading.Thread(target=self._run, name=f"feed {sender}", daemon=True)
@@ -345,7 +348,12 @@ class Feed:
                 self._readings.append(reading)
                 rows = self._reader.rows(chunks, reading.now_ms)
                 self._links.send(self._sender, self._interval, rows, times_of(chunks, reading.now_ms))
-        self.work_s = time.thread_time()
+        begun_s = time.thread_time()
+        self.work_s = begun_s - self._rounds_s
+        if chunks:
+            # Not under the lock: a round may take long, and the stream can be cut meanwhile.
+            self._links.run()
+            self._rounds_s += time.thread_time() - begun_s
 
 
 class RepeatedReadings:

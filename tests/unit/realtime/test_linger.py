@@ -112,7 +112,7 @@ def test_the_wait_ends_when_the_last_of_the_senders_has_sent() -> None:
     inbox.put(_delivery(READERS[1]))
     waiting.join(10.0)
     assert not waiting.is_alive()
-    assert [one.sender for one in inbox.take(0)] == [READERS[0], "slot/1", READERS[1]]
+    assert [one.sender for one in inbox.take()] == [READERS[0], "slot/1", READERS[1]]
 
 
 def test_an_error_ends_the_wait_and_is_raised_when_the_slot_takes() -> None:
@@ -121,4 +121,4 @@ def test_an_error_ends_the_wait_and_is_raised_when_the_slot_takes() -> None:
     inbox.fail(ConnectionError("gone"))
     inbox.wait_for_all(set(READERS), 3600.0)
     with pytest.raises(ConnectionError):
-        inbox.take(0)
+        inbox.take()

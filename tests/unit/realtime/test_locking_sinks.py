@@ -11,8 +11,8 @@ from domains import Reading
 from live_runner import LiveRunner
 
 import penstock as ps
-from penstock.realtime.slot_rounds import SlotRounds
-from penstock.runtime.packed_rows import PackedRow
+from penstock.realtime.slot_rounds import Write
+from penstock.realtime.slot_turns import SlotTurns
 
 
 @dataclass
@@ -44,13 +44,13 @@ def test_what_an_interval_stores_is_not_behind_the_next_one(
 ) -> None:
     """With other sinks, storing runs alongside the rounds of the next interval."""
     left: list[int] = []
-    live = SlotRounds.live
+    live = SlotTurns.live
 
-    def looked_at(rounds: SlotRounds, beside: Iterator[None]) -> Iterator[PackedRow]:
+    def looked_at(turns: SlotTurns, beside: Iterator[None], write: Write) -> None:
         left.append(sum(1 for _ in beside))
-        return live(rounds, iter(()))
+        live(turns, iter(()), write)
 
-    monkeypatch.setattr(SlotRounds, "live", looked_at)
+    monkeypatch.setattr(SlotTurns, "live", looked_at)
     with LiveRunner(counts_job(), tmp_path) as runner:
         runner.sinks["seen"][0].holds_locks = locks
         for number in range(2):
