@@ -61,13 +61,9 @@ class SlotTurns:
         """
         self._note_interval()
         with self._turn:
-            self._write, self._is_over = write, False
             self._context.run(self._rounds.begin_live, write)
-        try:
-            self._live(beside, write)
-        finally:
-            with self._turn:
-                self._write = None
+            self._write, self._is_over = write, False
+        self._live(beside, write)
         self._rounds.finish(beside)
 
     def _note_interval(self) -> None:
@@ -83,6 +79,7 @@ class SlotTurns:
                 begun_s = time.monotonic()
                 self._run(write)
                 if self._is_over:
+                    self._write = None
                     return
                 rounds_s = time.monotonic() - begun_s
                 is_finished = is_finished or self._rounds.work_beside(
@@ -107,10 +104,6 @@ class SlotTurns:
             return
         try:
             self._run_in_turn()
-        except BaseException as e:
-            # Before another thread has the turn, and would run the next round.
-            self._inbox.fail(e)
-            raise
         finally:
             self._turn.release()
 
@@ -127,14 +120,20 @@ class SlotTurns:
 
     def _run(self, write: Write) -> None:
         """Run rounds for what has come. Raises the error with which the inbox has failed."""
-        found = self._inbox.take()
-        if found:
-            self._linger.begin()
-        for delivery in found:
-            self._note(delivery)
-            self._rounds.add(delivery)
-        if not self._is_over:
-            self._is_over = self._context.run(self._rounds.run, write)
+        try:
+            found = self._inbox.take()
+            if found:
+                self._linger.begin()
+            for delivery in found:
+                self._note(delivery)
+                self._rounds.add(delivery)
+            if not self._is_over:
+                self._is_over = self._context.run(self._rounds.run, write)
+        except BaseException as e:
+            # Before another thread has the turn: it would run the next round on half a change.
+            self._write = None
+            self._inbox.fail(e)
+            raise
 
     def _note(self, delivery: Delivery) -> None:
         if delivery.times is not None and delivery.sender in self._rounds.readers:

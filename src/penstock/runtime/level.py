@@ -447,7 +447,9 @@ class _StepRunner:
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         destination = emission_destination(self.node.step, output)
         group = emitted.first_key_group
-        return PackedRow(destination, group, 0, f"{group:05d}", 0, to_bytes(batch))
+        # Columns of a user's own arrays are copied: a function may use their memory again.
+        body = batch if self._core.takes_single_records else to_bytes(batch)
+        return PackedRow(destination, group, 0, f"{group:05d}", 0, body)
 
 
 def _take_held(entries: Entries, part: int) -> list[PackedRow]:

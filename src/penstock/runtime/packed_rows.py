@@ -98,7 +98,8 @@ _BATCH_BYTES: Final = 8 << 20
 class PackedRow(NamedTuple):
     """One block, as a row of PACKED_SCHEMA. The slot follows from the key group.
 
-    The body of a row for a sink is the record batch itself until the row leaves the process.
+    The body of a row for a sink, or of the output of a step, may be the record batch itself until the row leaves the
+    process.
     """
 
     destination: str

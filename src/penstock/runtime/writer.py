@@ -25,7 +25,6 @@ from penstock.runtime.packed_rows import (
     REPORTS,
     PackedRow,
     encode_receipt_columns,
-    from_bytes,
     packed_batches,
     place_of,
     record_batch_of,
@@ -105,7 +104,7 @@ class Forwarder:
                 yield row
                 continue
             node, output, schema, router = route
-            batch = from_bytes(row.body, schema)
+            batch = record_batch_of(row, schema)
             # Offsets number the emissions of a key group, so that blocks can be sorted after the next shuffle.
             place = f"{row.destination}/{row.partition}"
             start = offsets.get(place, 0)

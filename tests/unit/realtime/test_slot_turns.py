@@ -156,8 +156,9 @@ def test_what_comes_between_two_intervals_waits() -> None:
         assert slot.by("early") == slot.thread.ident
 
 
-def test_an_error_in_the_turn_of_a_reader_ends_the_slot_before_its_next_round() -> None:
-    """Both threads raise it."""
+@pytest.mark.parametrize("body", [b"", LARGE], ids=["of a reader", "of the slot"])
+def test_an_error_in_a_turn_ends_the_slot_before_its_next_round(body: bytes) -> None:
+    """All threads raise it."""
     rounds = Rounds()
 
     def fail(found: list[str]) -> None:
@@ -168,8 +169,11 @@ def test_an_error_in_the_turn_of_a_reader_ends_the_slot_before_its_next_round() 
     slot = Slot(rounds)
     slot.thread.start()
     slot.await_idle()
-    with pytest.raises(ValueError, match="bad record"):
-        slot.read("bad")
+    if body:
+        slot.read("bad", body)
+    else:
+        with pytest.raises(ValueError, match="bad record"):
+            slot.read("bad", body)
     slot.thread.join(30)
     assert isinstance(slot.error, ValueError)
     with pytest.raises(ValueError, match="bad record"):
