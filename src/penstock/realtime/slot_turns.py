@@ -17,12 +17,12 @@ __all__ = ["SlotTurns"]
 
 # A reader with up to so many bytes for its slot runs the round itself.
 _FEW_BYTES: Final = 64 << 10
-# Between two rounds, a slot does other work for about this long, or for this share of the time of long rounds.
+# After a round, its thread does other work for about this long, or for this share of the time of long rounds.
 _BESIDE_S: Final = 0.001
 _BESIDE_SHARE: Final = 0.1
-# While nothing comes, it pauses so long between two pieces of that work, which would else keep a core from the
-# reader and the broker. It does so for this long, or for this share of the last interval.
-_PAUSE_S: Final = 0.003
+# While nothing comes, the thread of the slot does it, with pauses that leave the cores to readers and brokers, for this
+# long from the beginning of an interval, or for this share of the last one.
+_PAUSE_S: Final = 0.006
 _PAUSES_FOR_S: Final = 1.0
 _PAUSES_SHARE: Final = 0.2
 
@@ -51,48 +51,46 @@ class SlotTurns:
         self._is_over = False
         # When the thread of the slot wakes for a timer, if it does.
         self._wakes_ms: int | None = None
+        # Other work, until it is finished, and when a piece of it was done last.
+        self._beside: Iterator[None] | None = None
+        self._worked_s = 0.0
         self._begun_s = time.monotonic()
-        self._length_s = 0.0
+        self._pauses_until_s = 0.0
 
     def live(self, beside: Iterator[None], write: Write) -> None:
         """Run rounds as rows and times come, until all senders have ended. `write` takes rows for sinks and the driver.
 
         `beside` is other work, done in small pieces between the rounds.
         """
-        self._note_interval()
+        now_s = time.monotonic()
+        self._pauses_until_s = now_s + min(_PAUSES_FOR_S, _PAUSES_SHARE * (now_s - self._begun_s))
+        self._begun_s = now_s
         with self._turn:
             self._context.run(self._rounds.begin_live, write)
             self._write, self._is_over = write, False
-        self._live(beside, write)
+            self._beside = beside
+        self._live(write)
         self._rounds.finish(beside)
 
-    def _note_interval(self) -> None:
-        """Note how long the last interval was."""
-        now_s = time.monotonic()
-        self._length_s, self._begun_s = now_s - self._begun_s, now_s
-
-    def _live(self, beside: Iterator[None], write: Write) -> None:
-        pauses_until_s = self._begun_s + min(_PAUSES_FOR_S, _PAUSES_SHARE * self._length_s)
-        is_finished = False
+    def _live(self, write: Write) -> None:
         while True:
             with self._turn:
-                begun_s = time.monotonic()
-                self._run(write)
+                is_quiet = time.monotonic() >= self._worked_s + self._pause_s()
+                self._run(write, works=is_quiet)
                 if self._is_over:
                     self._write = None
                     return
-                rounds_s = time.monotonic() - begun_s
-                is_finished = is_finished or self._rounds.work_beside(
-                    beside, _BESIDE_S + _BESIDE_SHARE * rounds_s
-                )
                 self._wakes_ms = self._rounds.due_ms
                 wait_s = None if self._wakes_ms is None else max(0.0, (self._wakes_ms - now_ms()) / 1000)
+                if self._beside is not None:
+                    pause_s = self._pause_s()
+                    wait_s = pause_s if wait_s is None else min(pause_s, wait_s)
                 reading = self._rounds.reading
-            if not is_finished:
-                pause_s = _PAUSE_S if time.monotonic() < pauses_until_s else 0.0
-                wait_s = pause_s if wait_s is None else min(pause_s, wait_s)
             if self._inbox.await_any(wait_s, until_woken=True):
                 self._linger.wait(self._inbox, reading)
+
+    def _pause_s(self) -> float:
+        return _PAUSE_S if time.monotonic() < self._pauses_until_s else 0.0
 
     def run_few(self) -> None:
         """Run a round for what a reader has put into the inbox, if that is not much and no other thread has the turn.
@@ -112,14 +110,18 @@ class SlotTurns:
         if write is None or not self._linger.is_over(self._inbox, self._rounds.reading):
             self._inbox.wake()
             return
-        self._run(write)
+        self._run(write, works=True)
         due_ms = self._rounds.due_ms
         is_sooner = due_ms is not None and (self._wakes_ms is None or due_ms < self._wakes_ms)
         if self._is_over or is_sooner:
             self._inbox.wake()
 
-    def _run(self, write: Write) -> None:
-        """Run rounds for what has come. Raises the error with which the inbox has failed."""
+    def _run(self, write: Write, *, works: bool) -> None:
+        """Run rounds for what has come. With `works`, do some other work then.
+
+        Raises the error with which the inbox has failed.
+        """
+        begun_s = time.monotonic()
         try:
             found = self._inbox.take()
             if found:
@@ -129,11 +131,19 @@ class SlotTurns:
                 self._rounds.add(delivery)
             if not self._is_over:
                 self._is_over = self._context.run(self._rounds.run, write)
+            if works and not self._is_over and self._beside is not None:
+                self._work_beside(time.monotonic() - begun_s)
         except BaseException as e:
             # Before another thread has the turn: it would run the next round on half a change.
             self._write = None
             self._inbox.fail(e)
             raise
+
+    def _work_beside(self, rounds_s: float) -> None:
+        assert self._beside is not None
+        if self._rounds.work_beside(self._beside, _BESIDE_S + _BESIDE_SHARE * rounds_s):
+            self._beside = None
+        self._worked_s = time.monotonic()
 
     def _note(self, delivery: Delivery) -> None:
         if delivery.times is not None and delivery.sender in self._rounds.readers:

@@ -33,6 +33,7 @@ class Rounds:
         self.on_run: Callable[[list[str]], None] = lambda _: None
         self.ran: list[tuple[list[str], int]] = []
         self.is_begun = False
+        self.worked: list[int] = []
         self._waiting: list[str] = []
 
     def begin_live(self, _write: object) -> None:
@@ -49,6 +50,7 @@ class Rounds:
         return "end" in found
 
     def work_beside(self, beside: Iterator[None], _seconds: float) -> bool:
+        self.worked.append(threading.get_ident())
         return next(beside, 1) == 1
 
     def finish(self, work: Iterator[None]) -> None:
@@ -74,7 +76,8 @@ class Watched(Inbox):
 class Slot:
     """Turns of a slot; its thread runs one interval."""
 
-    def __init__(self, rounds: Rounds | None = None) -> None:
+    def __init__(self, rounds: Rounds | None = None, pieces: int = 0) -> None:
+        self.pieces = pieces
         self.rounds = Rounds() if rounds is None else rounds
         self.inbox = Watched()
         self.turns = SlotTurns(self.rounds, self.inbox)  # type: ignore[arg-type]  # it has the methods that turns call
@@ -83,7 +86,7 @@ class Slot:
 
     def _live(self) -> None:
         try:
-            self.turns.live(iter(()), lambda _: None)
+            self.turns.live(itertools.repeat(None, self.pieces), lambda _: None)
         except BaseException as e:  # the test looks at it
             self.error = e
 
@@ -221,6 +224,19 @@ def test_the_thread_of_the_slot_wakes_for_a_timer_that_a_turn_of_a_reader_has_se
         assert fired.wait(30)
 
 
+def test_a_reader_does_a_piece_of_other_work_after_its_round() -> None:
+    """Then it has some milliseconds until the next records come."""
+    slot = Slot(pieces=100_000)
+    # The interval before was long, so the thread of the slot pauses after its first piece.
+    slot.turns._begun_s -= 3600.0
+    slot.thread.start()
+    slot.await_idle()
+    slot.read("one")
+    assert threading.get_ident() in slot.rounds.worked
+    slot.end()
+    assert slot.error is None
+
+
 def test_a_slot_without_input_pauses_between_pieces_of_other_work_at_the_beginning_of_an_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,5 +263,5 @@ def test_a_slot_without_input_pauses_between_pieces_of_other_work_at_the_beginni
         found.append(waits[:])
     # An interval takes 2 s here, an eighth of a second for each wait.
     assert found[0] == [0.0] * 15 + [None]
-    assert found[1] == [0.003] * 5 + [0.0] * 10 + [None], "a fifth of 3 s"
-    assert found[2] == [0.003] * 8 + [0.0] * 7 + [None], "a second"
+    assert found[1] == [0.006] * 5 + [0.0] * 10 + [None], "a fifth of 3 s"
+    assert found[2] == [0.006] * 8 + [0.0] * 7 + [None], "a second"
