@@ -165,7 +165,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:  # noqa: ARG001  # noth
         (slot,) = plan.slot_of.values()
         rounds.open(0, MemoryStates({}, 0), slot, meter, wakes=False)
         task = WriterTask(writer, 0, 0, 0, meter)
-        SlotTurns(rounds, inbox).live(iter(()), task.write)
+        SlotTurns(rounds, inbox, is_alone=True).live(iter(()), task.write)
         whole_s = time.thread_time() - feeds.begun_s
         begun_s = time.thread_time()
         task.write(row for row in rounds.cut(goes_on=False) if row is not None)

@@ -177,7 +177,7 @@ class SlotEngine:
         assert isinstance(go, Go)
         self._exchange.connect(go.peers)
         rounds = self._rounds()
-        turns = SlotTurns(rounds, self._inbox)
+        turns = SlotTurns(rounds, self._inbox, is_alone=self._job.plan.parallelism == 1)
         self._make_feeds(go, turns)
         if go.history is not None:
             self._await_history(rounds)

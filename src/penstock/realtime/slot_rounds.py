@@ -153,6 +153,11 @@ class SlotRounds:
         self._first_group: Final = sorted(plan.first_key_groups)[task]
         self._knows_timers = False
 
+    @property
+    def depth(self) -> int:
+        """The number of levels."""
+        return len(self._levels)
+
     def open(
         self, interval: int, states: StoredStates, slot: Slot, meter: IntervalMeter, *, wakes: bool
     ) -> None:

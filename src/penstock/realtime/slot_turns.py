@@ -37,10 +37,13 @@ class SlotTurns:
     Args:
         rounds: the rounds of the slot.
         inbox: the queue of deliveries.
+        is_alone: whether the job has no other slot. Then what a step emits for the next one is processed in the same
+            turn; otherwise the linger gathers what the slots emit.
 
     """
 
-    def __init__(self, rounds: SlotRounds, inbox: Inbox) -> None:
+    def __init__(self, rounds: SlotRounds, inbox: Inbox, *, is_alone: bool) -> None:
+        self._passes: Final = rounds.depth if is_alone else 1
         self._rounds: Final = rounds
         self._inbox: Final = inbox
         self._linger: Final = Linger()
@@ -123,14 +126,10 @@ class SlotTurns:
         """
         begun_s = time.monotonic()
         try:
-            found = self._inbox.take()
-            if found:
-                self._linger.begin()
-            for delivery in found:
-                self._note(delivery)
-                self._rounds.add(delivery)
-            if not self._is_over:
-                self._is_over = self._context.run(self._rounds.run, write)
+            self._take(write)
+            for _ in range(1, self._passes):
+                if self._inbox.waiting_bytes:
+                    self._take(write)
             if works and not self._is_over and self._beside is not None:
                 self._work_beside(time.monotonic() - begun_s)
         except BaseException as e:
@@ -138,6 +137,16 @@ class SlotTurns:
             self._write = None
             self._inbox.fail(e)
             raise
+
+    def _take(self, write: Write) -> None:
+        found = self._inbox.take()
+        if found:
+            self._linger.begin()
+        for delivery in found:
+            self._note(delivery)
+            self._rounds.add(delivery)
+        if not self._is_over:
+            self._is_over = self._context.run(self._rounds.run, write)
 
     def _work_beside(self, rounds_s: float) -> None:
         assert self._beside is not None

@@ -27,6 +27,8 @@ seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="")
 class Rounds:
     """Rounds that note which thread ran them for what; `on_run` is called in each."""
 
+    depth = 3
+
     def __init__(self) -> None:
         self.readers = self.reading = frozenset({READER})
         self.due_ms: int | None = None
@@ -76,11 +78,11 @@ class Watched(Inbox):
 class Slot:
     """Turns of a slot; its thread runs one interval."""
 
-    def __init__(self, rounds: Rounds | None = None, pieces: int = 0) -> None:
+    def __init__(self, rounds: Rounds | None = None, pieces: int = 0, *, is_alone: bool = False) -> None:
         self.pieces = pieces
         self.rounds = Rounds() if rounds is None else rounds
         self.inbox = Watched()
-        self.turns = SlotTurns(self.rounds, self.inbox)  # type: ignore[arg-type]  # it has the methods that turns call
+        self.turns = SlotTurns(self.rounds, self.inbox, is_alone=is_alone)  # type: ignore[arg-type]  # it has the methods that turns call
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._live)
 
@@ -148,6 +150,29 @@ def test_a_reader_does_not_wait_for_a_turn() -> None:
         goes_on.set()
         assert slot.by("two") == slot.thread.ident
     assert [names for names, _ in slot.rounds.ran] == [["many"], ["one", "two"], ["end"]]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_what_a_step_emits_for_the_next_is_processed_in_the_same_turn_without_other_slots(
+    is_alone: bool,
+) -> None:
+    """With other slots, it waits for what they emit."""
+    rounds = Rounds()
+    slot = Slot(rounds, is_alone=is_alone)
+    emitted = {"read": "of the first step", "of the first step": "of the second step"}
+
+    def emit(found: list[str]) -> None:
+        for name in found:
+            if name in emitted:
+                row = PackedRow("step", 0, 0, emitted[name], 0, b"row")
+                slot.inbox.put(Delivery("slot/0", 0, 2, [row]))
+
+    rounds.on_run = emit
+    with slot:
+        slot.await_idle()
+        slot.read("read")
+        others = {slot.by(name) for name in emitted.values()}
+    assert others == {threading.get_ident() if is_alone else slot.thread.ident}
 
 
 def test_what_comes_between_two_intervals_waits() -> None:
@@ -254,7 +279,7 @@ def test_a_slot_without_input_pauses_between_pieces_of_other_work_at_the_beginni
             return False
 
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    turns = SlotTurns(Rounds(), Waits(Intake(1 << 20), 0))  # type: ignore[arg-type]  # it has the methods that turns call
+    turns = SlotTurns(Rounds(), Waits(Intake(1 << 20), 0), is_alone=True)  # type: ignore[arg-type]  # it has the methods that turns call
     found = []
     for more_s in (0.0, 1.0, 60.0):
         now_s += more_s
