@@ -143,8 +143,11 @@ def test_programs_and_forks_that_end_at_once_cost_nothing_else(server: Server) -
     for process, pid in zip(processes, pids, strict=True):
         os.kill(pid, signal.SIGKILL)
         process.kill()
-        process.communicate()
+        process.wait()
     os.kill(server.pid, signal.SIGCONT)
+    for process in processes:
+        # The server may have stopped before it closed its copy of their files.
+        process.communicate(timeout=60)
     _await(lambda: not any(map(_lives, pids)))
     process = server.start("answering", "0")
     process.communicate(b"", timeout=60)
