@@ -468,12 +468,16 @@ class _Conductor(threading.Event):
         self._life.disk.mark((self._run, self._next))
 
     def _end(self) -> None:
-        """End the actions: remaining input is processed, and an unbounded run is then stopped."""
-        query = self._life.query
+        """End the actions: remaining input is processed, and an unbounded run is then stopped.
+
+        While brokers do not answer, a job finds no input; the run goes on until they do.
+        """
+        query, brokers = self._life.query, self._life.brokers
         before = query._told[-1:] if query.isActive else None
+        refused = brokers.refused
         query.trigger()
         if query.isActive and query._told[-1:] == before and not query._bounded:
-            self.stops = True
+            self.stops = brokers.refused == refused
 
     def do_rest(self) -> None:
         """Do what an interrupted run has left undone, so that no input is missing."""

@@ -93,6 +93,11 @@ class RecordingBrokers:
         code = KafkaError._TRANSPORT if refusal.kind == "away" else KafkaError._TIMED_OUT
         raise failed(code, "the brokers do not answer")
 
+    @property
+    def refused(self) -> int:
+        """How many requests met a fault."""
+        return sum(refusal.met for refusal in self.refusals)
+
     def _refusal(self) -> Refusal | None:
         """Return the fault that a read request meets."""
         for refusal in self.refusals:

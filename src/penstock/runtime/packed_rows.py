@@ -135,7 +135,7 @@ def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def record_batch_of(row: PackedRow, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the record batch of a row for a sink, whether or not it has left the process."""
+    """Return the records of a row with the given schema, whether or not the row has left the process."""
     return row.body if isinstance(row.body, pa.RecordBatch) else from_bytes(row.body, schema)
 
 

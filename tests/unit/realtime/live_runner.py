@@ -8,7 +8,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -231,8 +231,7 @@ class LiveRunner:
         else:
             self.coordinator.hasten()
         for thread in threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive(), "a task does not end"
+            self._await_task(thread, errors)
         if errors:
             raise ExceptionGroup("tasks failed", errors)
         written = {
@@ -247,6 +246,16 @@ class LiveRunner:
             self.number += 1
             self.records = outcome.records_so_far
         return outcome
+
+    def _await_task(self, thread: threading.Thread, errors: Sequence[Exception]) -> None:
+        """Wait until a task ends. When another one fails before all have connected, Spark runs the interval again."""
+        assert self.coordinator is not None
+        deadline_s = time.monotonic() + PATIENCE_S
+        while thread.is_alive():
+            assert time.monotonic() < deadline_s, "a task does not end"
+            thread.join(0.05)
+            if errors:
+                self.coordinator.begin(self.number)
 
     def await_written(self, sink: str, count: int) -> None:
         """Wait until the running interval has written a number of records to a sink."""
