@@ -15,7 +15,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -91,6 +90,40 @@ def _embedded(address: _Address) -> _Address:
     return address.ipv4_mapped or address.sixtofour or address
 
 
+class _TimeLimit:
+    """Cuts off an answer that takes too long: a server that sends a byte now and then never times out."""
+
+    def __init__(self, seconds: float) -> None:
+        self.is_over = False
+        self._sockets: Final[list[socket.socket]] = []
+        self._lock: Final = threading.Lock()
+        self._timer: Final = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+
+    def add(self, connection: socket.socket) -> None:
+        """Cut off this connection when the time is over, or at once if it is."""
+        with self._lock:
+            self._sockets.append(connection)
+            if self.is_over:
+                self._cut_off()
+
+    def _end(self) -> None:
+        with self._lock:
+            self.is_over = True
+            self._cut_off()
+
+    def _cut_off(self) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         """Return None, so that the redirect itself is the answer."""
@@ -99,9 +132,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class _Checked(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     """A handler that connects to addresses that may be contacted, and to the proxies of the environment."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: _TimeLimit) -> None:
         super().__init__()
-        self.sockets: Final[list[socket.socket]] = []
+        self._limit: Final = limit
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         """Send a request to a server or a proxy."""
@@ -122,7 +155,7 @@ class _Checked(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
             def connect() -> None:
                 kind.connect(made)
-                self.sockets.append(made.sock)
+                self._limit.add(made.sock)
 
             made.connect = connect
             return made
@@ -148,17 +181,17 @@ def _connect(address: tuple[str, int], timeout_s: float, *, checked: bool) -> so
 
 
 def _answer(uri: str, max_bytes: int, timeout_s: float) -> bytes:
-    handler = _Checked()
-    opener = urllib.request.build_opener(_NoRedirect(), handler)
+    limit = _TimeLimit(timeout_s)
+    opener = urllib.request.build_opener(_NoRedirect(), _Checked(limit))
     opener.addheaders = [("User-Agent", "penstock")]
-    with _end_after(timeout_s, handler.sockets) as is_over:
+    with limit:
         try:
             with opener.open(uri, timeout=_PATIENCE_S) as answer:
                 content = _content(answer, max_bytes)
         except Exception as e:
             # http.client may raise anything, depending on what the server sends.
-            raise _of_failure(e, is_over=is_over()) from None
-        if is_over():
+            raise _of_failure(e, is_over=limit.is_over) from None
+        if limit.is_over:
             # Without a known length, an answer that was cut off looks complete.
             raise _of_failure(None, is_over=True)
         return content
@@ -175,26 +208,6 @@ def _content(answer: Any, max_bytes: int) -> bytes:
             return bytes(content)
         content += chunk
     raise WebError(f"is larger than {max_bytes} bytes")
-
-
-@contextlib.contextmanager
-def _end_after(timeout_s: float, sockets: list[socket.socket]) -> Iterator[Any]:
-    """Cut off an answer that takes too long: a server that sends a byte now and then never times out."""
-    over = threading.Event()
-
-    def end() -> None:
-        over.set()
-        for one in sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(timeout_s, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield over.is_set
-    finally:
-        timer.cancel()
 
 
 def _of_status(status: int) -> Exception:

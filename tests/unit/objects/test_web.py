@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import Any
 
 import pytest
 from answering_server import Answer, answering
 
+from penstock.objects import web
 from penstock.objects.web import WebError, is_reachable, read_web
 
 MAX_BYTES = 1000
@@ -130,14 +132,16 @@ def test_what_cannot_be_read_says_why(kind: str, monkeypatch: pytest.MonkeyPatch
         assert reason in refusal(f"http://127.0.0.1:{port}/a")
 
 
+def drips(connection: socket.socket, _: bytes) -> None:
+    """Send a byte of an answer now and then."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n")
+    for _ in range(100):
+        connection.sendall(b"x")
+        time.sleep(0.05)
+
+
 def test_a_dripping_answer_is_broken_off() -> None:
     """This goes for slow bytes within the content or before it."""
-
-    def drips(connection: socket.socket, _: bytes) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n")
-        for _ in range(100):
-            connection.sendall(b"x")
-            time.sleep(0.05)
 
     def drips_before(connection: socket.socket, _: bytes) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n")
@@ -150,6 +154,23 @@ def test_a_dripping_answer_is_broken_off() -> None:
             begun_s = time.monotonic()
             assert "does not answer in time" in refusal(f"http://127.0.0.1:{port}/a", timeout_ms=300)
             assert time.monotonic() - begun_s < 3
+
+
+def test_a_dripping_answer_is_broken_off_if_the_time_was_over_before_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine that stands still meanwhile."""
+    connects = web._connect
+
+    def stands_still(*arguments: Any, **named: Any) -> socket.socket:
+        time.sleep(0.1)
+        return connects(*arguments, **named)
+
+    monkeypatch.setattr(web, "_connect", stands_still)
+    with answering(drips) as port:
+        begun_s = time.monotonic()
+        assert "does not answer in time" in refusal(f"http://127.0.0.1:{port}/a", timeout_ms=1)
+        assert time.monotonic() - begun_s < 3
 
 
 def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
