@@ -24,6 +24,7 @@ _CONFIGURATION: Final = {
     "threads": "1",
 }
 _BATCH_ROWS: Final = 10_000
+_INTERRUPT_AGAIN_S: Final = 0.1
 _PLACE: Final = re.compile(r"\n\nLINE (\d+): (.*)\n( *)\^")
 _KIND: Final = re.compile(r"^[A-Za-z ]+ Error: ")
 
@@ -53,13 +54,11 @@ def answer(
     `tables` are by their internal names. `views` are their SQL over these, by the name in the schema `state`. Raises
     QueryError.
     """
-    with _opened(query, tables, views, limits) as (duckdb, connection):
-        timer = threading.Timer(limits.seconds, connection.interrupt)
-        timer.start()
-        try:
-            return _result(duckdb, connection, query, limits)
-        finally:
-            timer.cancel()
+    with (
+        _opened(query, tables, views, limits) as (duckdb, connection),
+        _interrupted_after(limits.seconds, connection),
+    ):
+        return _result(duckdb, connection, query, limits)
 
 
 def check(query: str, tables: Mapping[str, pa.Table], views: Mapping[str, str], limits: QueryLimits) -> None:
@@ -92,6 +91,29 @@ def _opened(
         connection.execute("SET lock_configuration = true")
         _check_statement(duckdb, connection, query)
         yield duckdb, connection
+
+
+@contextmanager
+def _interrupted_after(seconds: float, connection: Any) -> Iterator[None]:
+    """Interrupt a query after some time, and again until it has ended.
+
+    DuckDB forgets an interrupt that comes before a statement begins.
+    """
+    has_ended = threading.Event()
+
+    def interrupt() -> None:
+        wait_s = seconds
+        while not has_ended.wait(wait_s):
+            connection.interrupt()
+            wait_s = _INTERRUPT_AGAIN_S
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 def quote(name: str) -> str:

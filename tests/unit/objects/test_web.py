@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_what_cannot_be_read_says_why(kind: str, monkeypatch: pytest.MonkeyPatch
 
 
 def drips(connection: socket.socket, _: bytes) -> None:
-    """Send a byte of an answer now and then."""
+    """Send a byte of an answer now and then, for longer than a caller waits for the whole answer."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n")
     for _ in range(100):
         connection.sendall(b"x")
@@ -159,11 +160,13 @@ def test_a_dripping_answer_is_broken_off() -> None:
 def test_a_dripping_answer_is_broken_off_if_the_time_was_over_before_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a machine that stands still meanwhile."""
+    """As on a machine that stands still meanwhile, until the timer of the limit has run out."""
     connects = web._connect
 
     def stands_still(*arguments: Any, **named: Any) -> socket.socket:
-        time.sleep(0.1)
+        for one in threading.enumerate():
+            if isinstance(one, threading.Timer):
+                one.join()
         return connects(*arguments, **named)
 
     monkeypatch.setattr(web, "_connect", stands_still)

@@ -183,6 +183,12 @@ def test_a_query_reaches_nothing_but_the_state(place: str, query: str, sentence:
     assert not Path("/tmp/stolen").exists()
 
 
+def test_a_time_that_is_over_before_the_query_begins_ends_it(place: str) -> None:
+    """As on a machine that stands still meanwhile."""
+    with pytest.raises(QueryError, match=r"took more than 1e-06 s"):
+        query_snapshot(place, "select * from range(100000000000) t(i) where i < 0", QueryLimits(seconds=1e-6))
+
+
 def test_limits_end_a_query(place: str) -> None:
     """Of time, memory and rows; each error says what to do."""
     with pytest.raises(QueryError, match=r"took more than 0.2 s. Ask for less"):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory_log import MemoryLog
+from waiting import await_true
 
 from penstock.objects.allowed import AllowedPlaces
 from penstock.realtime.coordinator import Coordinator
@@ -230,8 +231,7 @@ class LiveRunner:
             self.coordinator.finish()
         else:
             self.coordinator.hasten()
-        for thread in threads:
-            self._await_task(thread, errors)
+        await_true(lambda: self._have_ended(threads, errors), "a task does not end")
         if errors:
             raise ExceptionGroup("tasks failed", errors)
         written = {
@@ -247,15 +247,16 @@ class LiveRunner:
             self.records = outcome.records_so_far
         return outcome
 
-    def _await_task(self, thread: threading.Thread, errors: Sequence[Exception]) -> None:
-        """Wait until a task ends. When another one fails before all have connected, Spark runs the interval again."""
+    def _have_ended(self, threads: Sequence[threading.Thread], errors: Sequence[Exception]) -> bool:
+        """Return whether the tasks have ended. When one fails before all have connected, Spark runs the interval
+        again, so that the others do not wait for it.
+        """
         assert self.coordinator is not None
-        deadline_s = time.monotonic() + PATIENCE_S
-        while thread.is_alive():
-            assert time.monotonic() < deadline_s, "a task does not end"
-            thread.join(0.05)
-            if errors:
-                self.coordinator.begin(self.number)
+        if not any(thread.is_alive() for thread in threads):
+            return True
+        if errors:
+            self.coordinator.begin(self.number)
+        return False
 
     def await_written(self, sink: str, count: int) -> None:
         """Wait until the running interval has written a number of records to a sink."""
