@@ -2,5 +2,5 @@
 
 In: a plan with its sources and sinks, stored state.
 Out: the reports of the tasks, and the positions and rounds of an interval on disk.
-Imports: base, engine, errors, metrics, runtime, sources, state, streams.
+Imports: base, engine, errors, machine, metrics, runtime, sources, state, streams.
 """

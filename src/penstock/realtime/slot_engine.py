@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.base.garbage import LastingObjects, collect_again
 from penstock.engine.slot import Slot
+from penstock.machine.limits import cores
 from penstock.realtime.carried_state import CarriedStates, Desk
 from penstock.realtime.exchange import Exchange
 from penstock.realtime.inbox import Inbox, PeerLostError
@@ -55,6 +56,7 @@ from penstock.realtime.stream_feeds import (
     FollowedTopics,
     PushedRanges,
     RepeatedReadings,
+    pause_of,
 )
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.packed_rows import PackedRow
@@ -235,7 +237,9 @@ class SlotEngine:
             until = None if go.until is None else go.until.get(name, {})
             history = (go.history or {}).get(name)
             gone = go.gone.get(name)
-            return FollowedTopics(log, go.follows.get(name, {}), history, until, self._intake, gone)
+            pause_ms = pause_of(self._job.plan.parallelism, cores())
+            starts = go.follows.get(name, {})
+            return FollowedTopics(log, starts, history, until, self._intake, gone, pause_ms)
         return PushedRanges(log, source.node)
 
     def _await_history(self, rounds: SlotRounds) -> None:

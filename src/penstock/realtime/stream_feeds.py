@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
+from penstock.machine.limits import Cores
 from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.intake import Intake
 from penstock.realtime.messages import HISTORY, Reading
@@ -31,6 +32,7 @@ __all__ = [
     "PushedRanges",
     "RepeatedReadings",
     "RowReader",
+    "pause_of",
 ]
 
 # How long a feed waits for records before it checks whether to end.
@@ -38,6 +40,11 @@ _POLL_S: Final = 0.25
 _ASSUMED_RECORD_BYTES: Final = 1000.0
 _LEAST_AT_ONCE: Final = 100
 _MOST_AT_ONCE: Final = 50_000
+# How long after an answer a reader asks the brokers for more. It takes each answer at once, and works on it meanwhile.
+_PAUSE_MS: Final = 4
+_SHORT_PAUSE_MS: Final = 2
+# A short pause takes more of the processor, of the brokers' as well: with fewer cores for a slot, records wait longer.
+_CORES_FOR_SHORT: Final = 2
 
 
 class RowReader(Protocol):
@@ -73,12 +80,19 @@ class Arrivals(Protocol):
         """Return None from `next` as soon as everything that belongs to the interval was returned."""
 
 
+def pause_of(slots: int, usable: Cores) -> int:
+    """Return how long a reader of one of so many slots pauses after each answer, in ms, on cores that they share."""
+    count = usable.usable if usable.quota is None else min(usable.usable, usable.quota)
+    return _SHORT_PAUSE_MS if count >= _CORES_FOR_SHORT * slots else _PAUSE_MS
+
+
 class FollowedTopics:
     """The partitions of topics that an engine follows.
 
     `history` has their ends at the start, if data waits for these records; `until` has the offsets at which to stop, if
     any. `gone` has the partitions of deleted topics, with their unread offsets: they end with a chunk that says so. No
-    more records are taken at once than the intake of the slot suggests.
+    more records are taken at once than the intake of the slot suggests. `pause_ms` is how long after an answer the
+    brokers are asked for more.
     """
 
     def __init__(
@@ -89,8 +103,10 @@ class FollowedTopics:
         until: Offsets | None,
         intake: Intake,
         gone: Mapping[str, tuple[int, int]] | None = None,
+        pause_ms: int = _PAUSE_MS,
     ) -> None:
         self._log: Final = log
+        self._pause_ms: Final = pause_ms
         self._starts: Final = starts
         self._gone = dict(gone or {})
         self._history: Final = history or {}
@@ -122,7 +138,7 @@ class FollowedTopics:
             return None
         reader = self._reader
         if reader is None:
-            reader = self._log.follower()
+            reader = self._log.follower(self._pause_ms)
             reader.follow(self._starts)
             self._reader = reader
         found = reader.take(_POLL_S, self._most_at_once())

@@ -28,7 +28,7 @@ from penstock.sources.batch_limits import BatchLimit
 from penstock.sources.gathered_messages import WantedParts, gone_chunk, missing_chunk
 from penstock.sources.offset_fields import FIRST_THERE, offsets_by_topic
 from penstock.sources.topic_identity import KnownTopics, keep_found, keep_gone, topic_deleted
-from penstock.sources.topic_reader import FOLLOWING, STALLED_AFTER_S, TopicReader, topic_reader
+from penstock.sources.topic_reader import STALLED_AFTER_S, TopicReader, following, topic_reader
 
 __all__ = ["KafkaLog", "Offsets"]
 
@@ -286,9 +286,10 @@ class KafkaLog:
         """Return the reader of the topics in this worker."""
         return topic_reader(self.binding, self.settings, self.wanted, self.known.names)
 
-    def follower(self) -> TopicReader:
-        """Return the reader in this worker that follows the topics."""
-        return topic_reader(self.binding, {**FOLLOWING, **self.settings}, self.wanted, self.known.names)
+    def follower(self, pause_ms: int) -> TopicReader:
+        """Return the reader in this worker that follows the topics, with a pause after each answer."""
+        settings = {**following(pause_ms), **self.settings}
+        return topic_reader(self.binding, settings, self.wanted, self.known.names)
 
     def forget(self, end: Offsets) -> None:
         """Do nothing: brokers keep records for as long as the topic says."""

@@ -25,7 +25,7 @@ from penstock.sources.gathered_messages import GatheredMessages, WantedParts, mi
 from penstock.sources.partition_names import PartitionNames
 from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 
-__all__ = ["FOLLOWING", "TopicReader", "topic_reader"]
+__all__ = ["TopicReader", "following", "topic_reader"]
 
 _MOST_TAKEN: Final = 50_000
 # So many messages stay in a processor's cache until they are columns, and the next ones use their memory.
@@ -61,16 +61,6 @@ _SETTINGS: Final[dict[str, Any]] = {
     "fetch.max.bytes": 8 << 20,
     "max.partition.fetch.bytes": 2 << 20,
 }
-FOLLOWING: Final[dict[str, Any]] = {
-    "fetch.wait.max.ms": 100,
-    "queued.min.messages": 1,
-    "fetch.queue.backoff.ms": 4,
-}
-"""Settings of a reader that follows partitions: it does not seek, and less often asks again for what has not come.
-
-While records come, it asks for more some milliseconds after the last answer. Else the brokers answer for each few
-records, which costs them, and the reader, as much as for many.
-"""
 # Called for each message, by `map`, which calls a function of C five times as fast as a `methodcaller`.
 _PARTITION: Final[Any] = Message.partition
 _TOPIC: Final[Any] = Message.topic
@@ -80,6 +70,16 @@ _NO_TOPIC: Final = (
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  # librdkafka's own codes begin so
 )
 _ERROR: Final[Any] = Message.error
+
+
+def following(pause_ms: int) -> dict[str, Any]:
+    """Return settings of a reader that follows partitions.
+
+    It does not seek, and less often asks again for what has not come. While records come, it asks for more a pause after
+    the last answer, once that is taken. Else the brokers answer for each few records, which costs them, and the reader,
+    as much as for many.
+    """
+    return {"fetch.wait.max.ms": 100, "queued.min.messages": 1, "fetch.queue.backoff.ms": pause_ms}
 
 
 class TopicReader:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
+import pytest
 
+from penstock.machine.limits import Cores
 from penstock.realtime.intake import Intake
-from penstock.realtime.stream_feeds import FollowedTopics
+from penstock.realtime.stream_feeds import FollowedTopics, pause_of
 from penstock.sources.base import SourceChunk, Split
 from penstock.sources.kafka_log import KafkaLog
 
@@ -47,7 +49,7 @@ class SlowTopic:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def follower(self) -> SlowTopic:
+    def follower(self, pause_ms: int) -> SlowTopic:
         return self
 
     def follow(self, starts: Any) -> None:
@@ -73,3 +75,18 @@ def test_a_topic_is_read_no_faster_than_its_slot_works() -> None:
         intake.note(100 << 20, 1.0)
     topic.next()
     assert log.asked[-1] * 2000 > 15 << 20
+
+
+@pytest.mark.parametrize(
+    ("slots", "usable", "pause_ms"),
+    [
+        (1, Cores(2), 2),
+        (2, Cores(2), 4),
+        (4, Cores(8), 2),
+        (4, Cores(8, 7.5), 4),
+        (1, Cores(1), 4),
+        (1, Cores(8, 2.0), 2),
+    ],
+)
+def test_a_reader_asks_sooner_where_each_slot_has_two_cores(slots: int, usable: Cores, pause_ms: int) -> None:
+    assert pause_of(slots, usable) == pause_ms
