@@ -75,9 +75,9 @@ _ERROR: Final[Any] = Message.error
 def following(pause_ms: int) -> dict[str, Any]:
     """Return settings of a reader that follows partitions.
 
-    It does not seek, and less often asks again for what has not come. While records come, it asks for more a pause after
-    the last answer, once that is taken. Else the brokers answer for each few records, which costs them, and the reader,
-    as much as for many.
+    It does not seek, and less often asks again for what has not come. While records come, it asks for more a pause
+    after the last answer, once that is taken. Else the brokers answer for each few records, which costs them, and the
+    reader, as much as for many.
     """
     return {"fetch.wait.max.ms": 100, "queued.min.messages": 1, "fetch.queue.backoff.ms": pause_ms}
 
