@@ -47,7 +47,7 @@ _DAY_S: Final = 86_400
 def check_cores(probe: Callable[[], Cores] = cores) -> Finding:
     """Check how many cores Spark takes, and whether it may use them."""
     found = probe()
-    if found.quota is None or found.quota >= found.usable:
+    if found.quota is None or found.at_once == found.usable:
         return fine("cores", f"{found.usable}, and as many tasks at a time")
     whole = max(1, math.floor(found.quota))
     return warning(

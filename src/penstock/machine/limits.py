@@ -25,6 +25,11 @@ class Cores:
     usable: int
     quota: float | None = None
 
+    @property
+    def at_once(self) -> float:
+        """How many cores the process may keep busy."""
+        return self.usable if self.quota is None else min(self.usable, self.quota)
+
 
 @dataclass(frozen=True)
 class Memory:

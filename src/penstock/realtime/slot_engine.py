@@ -139,6 +139,7 @@ class SlotEngine:
         self._cache: Final = cache
         self._intake: Final = Intake(job.plan.waiting_bytes)
         self._inbox: Final = Inbox(self._intake, first)
+        self._pause_ms: Final = pause_of(job.plan.parallelism, cores())
         place = job.coordinator
         self._link: Final = connect((place.host, place.port))
         host = self._link.getsockname()[0]
@@ -237,9 +238,8 @@ class SlotEngine:
             until = None if go.until is None else go.until.get(name, {})
             history = (go.history or {}).get(name)
             gone = go.gone.get(name)
-            pause_ms = pause_of(self._job.plan.parallelism, cores())
             starts = go.follows.get(name, {})
-            return FollowedTopics(log, starts, history, until, self._intake, gone, pause_ms)
+            return FollowedTopics(log, starts, history, until, self._intake, gone, self._pause_ms)
         return PushedRanges(log, source.node)
 
     def _await_history(self, rounds: SlotRounds) -> None:

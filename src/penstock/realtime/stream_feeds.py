@@ -82,8 +82,7 @@ class Arrivals(Protocol):
 
 def pause_of(slots: int, usable: Cores) -> int:
     """Return how long a reader of one of so many slots pauses after each answer, in ms, on cores that they share."""
-    count = usable.usable if usable.quota is None else min(usable.usable, usable.quota)
-    return _SHORT_PAUSE_MS if count >= _CORES_FOR_SHORT * slots else _PAUSE_MS
+    return _SHORT_PAUSE_MS if usable.at_once >= _CORES_FOR_SHORT * slots else _PAUSE_MS
 
 
 class FollowedTopics:
