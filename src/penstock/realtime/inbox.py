@@ -53,7 +53,11 @@ class Inbox:
         self._interval = interval
         self._deliveries: Final[dict[int, list[Delivery]]] = {interval: []}
         self._sizes: Final[dict[int, int]] = {}
-        self._changed: Final = threading.Condition()
+        lock = threading.Lock()
+        # The slot's thread waits for the one, readers for the other. So a reader that takes its own deliveries does not
+        # wake the slot's thread, which would take the interpreter from it.
+        self._arrived: Final = threading.Condition(lock)
+        self._has_room: Final = threading.Condition(lock)
         self._is_woken = False
         self._error: BaseException | None = None
 
@@ -63,14 +67,14 @@ class Inbox:
         Without `wakes`, the caller takes them itself, or calls `wake`.
         """
         size, interval = sum(one.nbytes for one in deliveries), deliveries[0].interval
-        with self._changed:
+        with self._arrived:
             while waits and self._sizes.get(interval, 0) > self._intake.waiting_bytes and self._error is None:
-                self._changed.wait()
+                self._has_room.wait()
             self._raise()
             self._deliveries.setdefault(interval, []).extend(deliveries)
             self._sizes[interval] = self._sizes.get(interval, 0) + size
             if wakes:
-                self._changed.notify_all()
+                self._arrived.notify_all()
 
     def offer(self, delivery: Delivery, *, waits: bool) -> bool:
         """Add a delivery as `put` does. Return whether the inbox still takes deliveries."""
@@ -82,17 +86,17 @@ class Inbox:
 
     def wake(self) -> None:
         """End the wait of the thread of the slot."""
-        with self._changed:
+        with self._arrived:
             self._is_woken = True
-            self._changed.notify_all()
+            self._arrived.notify_all()
 
     def await_any(self, timeout_s: float | None, *, until_woken: bool) -> bool:
         """Wait, up to the timeout, for deliveries for the interval or `fail`, or also for `wake`.
 
         Return whether there are deliveries.
         """
-        with self._changed:
-            self._changed.wait_for(
+        with self._arrived:
+            self._arrived.wait_for(
                 lambda: (
                     self._deliveries[self._interval]
                     or self._error is not None
@@ -110,30 +114,31 @@ class Inbox:
 
     def fail(self, error: BaseException) -> None:
         """Raise an error in all threads that use the inbox."""
-        with self._changed:
+        with self._arrived:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._arrived.notify_all()
+            self._has_room.notify_all()
 
     def take(self) -> list[Delivery]:
         """Take the deliveries for the interval. Raises the error of `fail`."""
-        with self._changed:
+        with self._arrived:
             self._raise()
             found, self._deliveries[self._interval] = self._deliveries[self._interval], []
             self._sizes.pop(self._interval, None)
-            self._changed.notify_all()
+            self._has_room.notify_all()
             return found
 
     def wait_for_all(self, senders: AbstractSet[str], timeout_s: float) -> None:
         """Wait, up to the timeout, until each of these senders has put something for the interval."""
-        with self._changed:
-            self._changed.wait_for(
+        with self._arrived:
+            self._arrived.wait_for(
                 lambda: self._error or self._has_all(senders),
                 timeout_s,
             )
 
     def has_all(self, senders: AbstractSet[str]) -> bool:
         """Return whether each of these senders has put something for the interval."""
-        with self._changed:
+        with self._arrived:
             return self._has_all(senders)
 
     def _has_all(self, senders: AbstractSet[str]) -> bool:
@@ -141,7 +146,7 @@ class Inbox:
 
     def advance(self) -> None:
         """Begin the next interval, after all deliveries of the present one were taken."""
-        with self._changed:
+        with self._arrived:
             assert not self._deliveries.pop(self._interval), "an interval ends with all its deliveries"
             self._interval += 1
             self._deliveries.setdefault(self._interval, [])
