@@ -189,10 +189,12 @@ def await_true(
 
 
 def workers_among(pids: Iterable[int]) -> list[int]:
-    """Return those processes in which tasks run."""
-    tasks = [pid for pid in pids if _name(pid) == "worker"]
-    # The first process of that name is a daemon that forks one per task.
-    return [pid for pid in tasks if _parent(pid) in tasks]
+    """Return those processes in which tasks and, in real time, the engines of slots run."""
+    names = {pid: _name(pid) for pid in pids}
+    tasks = [pid for pid, name in names.items() if name == "worker"]
+    engines = [pid for pid, name in names.items() if name == "engine_process"]
+    # The first worker is a daemon that forks one per task.
+    return [pid for pid in tasks if _parent(pid) in tasks] + engines
 
 
 def busiest(pids: Iterable[int]) -> int:

@@ -1,7 +1,6 @@
 """The engine of a slot: its readers, its rounds and its sinks, from one interval to the next.
 
-It lives in the worker process whose task launched it, and runs on while Spark commits an interval and starts the tasks
-of the next one.
+A task of an interval starts it. It runs on while Spark commits the interval and starts the tasks of the next one.
 """
 
 from __future__ import annotations
@@ -160,11 +159,8 @@ class SlotEngine:
         self._commits: Final[queue.SimpleQueue[bool]] = queue.SimpleQueue()
         send(self._link, Hello(place.secret, launch.session, task, self._exchange.address, self.address))
 
-    def start(self) -> None:
-        """Start the threads. The engine ends when the coordinator ends it or is lost, or when anything fails."""
-        threading.Thread(target=self._run, name=f"slot {self._task}", daemon=True).start()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run until the coordinator ends the engine or is lost, or anything fails, which its task reports."""
         failure = None
         try:
             self._work()

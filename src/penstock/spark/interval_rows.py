@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -10,10 +12,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from penstock.machine.priority import yield_cores
 from penstock.realtime.interval_task import run_interval
 from penstock.realtime.slot_engine import JobInRealTime
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.writer import REPORT_DDL
+from penstock.spark.engine_process import engines_live_apart, start_engine_apart
 from penstock.spark.keyed import SparkStates
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import spark_batch
@@ -59,7 +63,7 @@ class IntervalProcessor(StatefulProcessor):
         # Spark must have sent all rows of the slot before it serves its state.
         for _ in rows:
             pass
-        for batch in _reports(self._sealed.open(), slot, self._states):
+        for batch in _reports(self._sealed, slot, self._states):
             for report in batch.to_pylist():
                 yield Row(**report)
 
@@ -67,11 +71,20 @@ class IntervalProcessor(StatefulProcessor):
         """Do nothing. Spark calls this at the end of the task."""
 
 
-def _reports(job: JobInRealTime, slot: int, states: SparkStates | None) -> Iterator[pa.RecordBatch]:
+def _reports(
+    sealed: Sealed[JobInRealTime], slot: int, states: SparkStates | None
+) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     assert context is not None
+    if engines_live_apart():
+        # What a task does can wait, and the records of its engine cannot.
+        yield_cores(os.getpid())
+    job = sealed.open()
     number = slot_keys(job.plan.parallelism).index(slot)
-    return run_interval(job, spark_batch(), number, context.taskAttemptId(), states, job.plan.slot_of[slot])
+    start = functools.partial(start_engine_apart, sealed)
+    attempt = context.taskAttemptId()
+    place = job.coordinator
+    return run_interval(place, spark_batch(), number, attempt, states, job.plan.slot_of[slot], start)
 
 
 def _without_state(job: JobInRealTime) -> Any:
@@ -80,6 +93,6 @@ def _without_state(job: JobInRealTime) -> Any:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         slots = [slot for batch in batches for slot in batch.column(0).to_pylist()]
         for slot in slots:
-            yield from _reports(sealed.open(), slot, None)
+            yield from _reports(sealed, slot, None)
 
     return run

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from penstock.objects.allowed import AllowedPlaces
 from penstock.realtime.coordinator import Coordinator
 from penstock.realtime.coordinator_links import CheckpointLinks, CoordinatedStreams
 from penstock.realtime.interval_files import IntervalFiles
-from penstock.realtime.interval_task import run_interval
+from penstock.realtime.interval_task import run_interval, start_engine
 from penstock.realtime.messages import Attend, connect, send
 from penstock.realtime.slot_engine import JobInRealTime
 from penstock.records.types import RecordType
@@ -207,13 +208,13 @@ class LiveRunner:
             try:
                 slot = slot_keys(self.plan.parallelism)[number]
                 made = run_interval(
-                    jobs[number],
+                    jobs[number].coordinator,
                     self.number,
                     number,
                     attempt,
                     MemoryStates(states, slot),
                     self.plan.slot_of[slot],
-                    self.caches[number],
+                    partial(start_engine, jobs[number], cache=self.caches[number]),
                 )
                 for batch in made:
                     reports.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))

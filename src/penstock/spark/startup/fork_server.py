@@ -31,11 +31,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.machine.memory import family_of
+from penstock.spark.startup.fork_client import ADDRESS
 
-__all__ = ["ADDRESS", "CLIENT", "fork_server_address", "fork_server_processes", "start_fork_server"]
-
-ADDRESS: Final = "PENSTOCK_FORK_SERVER"
-"""The environment variable with the address of the server, for the JVM's processes."""
+__all__ = ["CLIENT", "fork_server_address", "fork_server_processes", "start_fork_server"]
 
 CLIENT: Final = Path(__file__).with_name("fork_client.py")
 

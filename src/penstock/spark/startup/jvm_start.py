@@ -17,7 +17,8 @@ from penstock.machine.java import find_java
 from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.machine.python import interpreter_without
 from penstock.machine.spark_home import quick_spark_home
-from penstock.spark.startup.fork_server import ADDRESS, CLIENT, fork_server_address
+from penstock.spark.startup.fork_client import ADDRESS
+from penstock.spark.startup.fork_server import CLIENT, fork_server_address
 
 __all__ = ["JvmStart", "jvm_environment", "jvm_settings", "start_environment", "variables_set"]
 

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.startup.fork_server import ADDRESS, CLIENT, _Server, fork_server_address
+from penstock.spark.startup.fork_client import ADDRESS
+from penstock.spark.startup.fork_server import CLIENT, _Server, fork_server_address
 
 _DRIVER = """
 import os, sys
-from penstock.spark.startup.fork_server import ADDRESS, fork_server_processes, start_fork_server
+from penstock.spark.startup.fork_client import ADDRESS
+from penstock.spark.startup.fork_server import fork_server_processes, start_fork_server
 start_fork_server()
 start_fork_server()
 print(os.environ[ADDRESS], *fork_server_processes(), flush=True)

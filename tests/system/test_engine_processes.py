@@ -1,0 +1,89 @@
+"""The process of an engine in real time: its priority, and what becomes of it when it or another process is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from pathlib import Path
+
+from job_process import JobProcess, await_true, kill, run_arguments
+from switch_topics import PARTITIONS, Reader, Sender
+
+from penstock.jobs.settings import RunSettings
+from penstock.machine.kafka_broker import KafkaBroker
+
+JOB = Path(__file__).with_name("switch_job.py")
+
+
+def engines(job: JobProcess) -> list[int]:
+    """Return the processes of engines."""
+    return [pid for pid in job.family() if name_of(pid) == "engine_process"]
+
+
+def name_of(pid: int) -> str:
+    """Return the name of a process, which may have ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def test_an_engine_has_a_process_of_its_own_that_no_killed_process_leaves_behind(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    """The engine is killed, then its workers, then the driver, each in another run."""
+    topics = [f"engines-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out")]
+    for topic in topics:
+        kafka.create_topic(topic, PARTITIONS)
+    settings = RunSettings(
+        bindings={
+            "readings": f"kafka://{kafka.bootstrap}/{topics[0]}?start=earliest",
+            "heaters": f"kafka://{kafka.bootstrap}/{topics[1]}?origin=true",
+        },
+        checkpoint=str(tmp_path / "checkpoint"),
+        checkpoint_interval_ms=1000,
+        parallelism=1,
+    )
+    reader = Reader(kafka, topics[1])
+
+    def start() -> JobProcess:
+        return JobProcess(run_arguments(JOB, settings), tmp_path)
+
+    def await_engine(job: JobProcess) -> int:
+        reader.read_all()
+        before = reader.count
+        await_true(
+            lambda: (reader.read() and reader.count > before + 100 and engines(job)) or not job.running,
+            lambda: f"no commands: {job.out} {job.err}",
+        )
+        assert job.running, f"it ended: {job.out} {job.err}"
+        (found,) = engines(job)
+        return found
+
+    with Sender(kafka, topics[0], 7):
+        with start() as job:
+            engine = await_engine(job)
+            assert os.getpriority(os.PRIO_PROCESS, engine) == 0
+            # One that no task has used yet has the priority with which it began.
+            assert 10 in [os.getpriority(os.PRIO_PROCESS, pid) for pid in job.workers()]
+            kill(engine, signal.SIGKILL)
+            # Between two intervals no task is lost with it, and the run continues.
+            await_true(
+                lambda: not job.running or set(engines(job)) - {engine}, lambda: "neither ended nor went on"
+            )
+            if not job.running:
+                assert "it was killed, perhaps by the system because memory ran out" in job.err
+                job.await_end_of_family()
+        with start() as job:
+            engine = await_engine(job)
+            for pid in job.workers():
+                if pid != engine:
+                    kill(pid, signal.SIGKILL)
+            await_true(lambda: engine not in engines(job), lambda: f"it is left: {engines(job)}", 10.0)
+        with start() as job:
+            await_engine(job)
+            job.signal(signal.SIGKILL)
+            job.wait()
+            job.await_end_of_family()
+    reader.close()
