@@ -2,5 +2,5 @@
 
 In: a plan with its sources and sinks.
 Out: a running query, its progress, and its stored state.
-Imports: base, bindings, errors, machine, objects, realtime, records, runtime, sinks, sources, streams.
+Imports: base, bindings, engine, errors, machine, objects, realtime, records, runtime, sinks, sources, state, streams.
 """
