@@ -35,6 +35,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "temperature_control" / "job.
 # A JVM start and a first micro-batch take about 15 s on two cores, and several times that on a busy machine.
 PATIENCE_S = 150.0
 _TAG = "PENSTOCK_TEST_RUN"
+_ENGINE = "engine_process"
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,10 @@ class JobProcess:
             return python
         return workers_among(python)
 
+    def engines(self) -> list[int]:
+        """Return the processes of engines, which only a run in real time has."""
+        return _named(_ENGINE, self.family())
+
     def await_end_of_family(self, timeout_s: float = 60.0) -> None:
         """Fail if a process of the run still exists after a timeout."""
         await_true(lambda: not self.family(), lambda: f"left behind: {self.family()}", timeout_s)
@@ -190,11 +195,10 @@ def await_true(
 
 def workers_among(pids: Iterable[int]) -> list[int]:
     """Return those processes in which tasks and, in real time, the engines of slots run."""
-    names = {pid: _name(pid) for pid in pids}
-    tasks = [pid for pid, name in names.items() if name == "worker"]
-    engines = [pid for pid, name in names.items() if name == "engine_process"]
+    pids = list(pids)
+    tasks = _named("worker", pids)
     # The first worker is a daemon that forks one per task.
-    return [pid for pid in tasks if _parent(pid) in tasks] + engines
+    return [pid for pid in tasks if _parent(pid) in tasks] + _named(_ENGINE, pids)
 
 
 def busiest(pids: Iterable[int]) -> int:
@@ -231,6 +235,10 @@ def _worked(pid: int) -> int:
     """Return the CPU time of a process, in kernel ticks."""
     fields = _stat(pid)
     return int(fields[11]) + int(fields[12]) if fields else -1
+
+
+def _named(name: str, pids: Iterable[int]) -> list[int]:
+    return [pid for pid in pids if _name(pid) == name]
 
 
 def _name(pid: int) -> str:

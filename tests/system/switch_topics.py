@@ -1,4 +1,4 @@
-"""The topics of the switch job: a sender of readings, a reader of commands, and the expected commands."""
+"""The switch job's topics and settings: a sender of readings, a reader of commands, and the expected commands."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 import random
 import threading
 import uuid
+from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
+from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
 from topics import producer
 
-__all__ = ["PARTITIONS", "Reader", "Sender", "fold"]
+__all__ = ["JOB", "PARTITIONS", "Reader", "Sender", "fold", "switch_settings"]
+
+JOB = Path(__file__).with_name("switch_job.py")
 
 PARTITIONS = 2
 SENSORS = 30
@@ -102,6 +106,22 @@ class Reader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def switch_settings(kafka: KafkaBroker, folder: Path, interval_ms: int) -> tuple[RunSettings, str, str]:
+    """Return settings of a run with outputs at least once, and its new topics, of readings and of commands."""
+    readings, heaters = (f"switch-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out"))
+    for topic in (readings, heaters):
+        kafka.create_topic(topic, PARTITIONS)
+    settings = RunSettings(
+        bindings={
+            "readings": f"kafka://{kafka.bootstrap}/{readings}?start=earliest",
+            "heaters": f"kafka://{kafka.bootstrap}/{heaters}?origin=true",
+        },
+        checkpoint=str(folder / "checkpoint"),
+        checkpoint_interval_ms=interval_ms,
+    )
+    return settings, readings, heaters
 
 
 def fold(readings: list[tuple[int, float]]) -> dict[int, list[str]]:

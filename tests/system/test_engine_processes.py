@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
-import uuid
 from pathlib import Path
 
 from job_process import JobProcess, await_true, kill, run_arguments
-from switch_topics import PARTITIONS, Reader, Sender
+from switch_topics import JOB, Reader, Sender, switch_settings
 
-from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
-
-JOB = Path(__file__).with_name("switch_job.py")
-
-
-def engines(job: JobProcess) -> list[int]:
-    """Return the processes of engines."""
-    return [pid for pid in job.family() if name_of(pid) == "engine_process"]
-
-
-def name_of(pid: int) -> str:
-    """Return the name of a process, which may have ended."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def test_an_engine_has_a_process_of_its_own_that_no_killed_process_leaves_behind(
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     """The engine is killed, then its workers, then the driver, each in another run."""
-    topics = [f"engines-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out")]
-    for topic in topics:
-        kafka.create_topic(topic, PARTITIONS)
-    settings = RunSettings(
-        bindings={
-            "readings": f"kafka://{kafka.bootstrap}/{topics[0]}?start=earliest",
-            "heaters": f"kafka://{kafka.bootstrap}/{topics[1]}?origin=true",
-        },
-        checkpoint=str(tmp_path / "checkpoint"),
-        checkpoint_interval_ms=1000,
-        parallelism=1,
-    )
-    reader = Reader(kafka, topics[1])
+    found, readings, heaters = switch_settings(kafka, tmp_path, 1000)
+    settings = dataclasses.replace(found, parallelism=1)
+    reader = Reader(kafka, heaters)
 
     def start() -> JobProcess:
         return JobProcess(run_arguments(JOB, settings), tmp_path)
@@ -54,14 +28,14 @@ def test_an_engine_has_a_process_of_its_own_that_no_killed_process_leaves_behind
         reader.read_all()
         before = reader.count
         await_true(
-            lambda: (reader.read() and reader.count > before + 100 and engines(job)) or not job.running,
+            lambda: (reader.read() and reader.count > before + 100 and job.engines()) or not job.running,
             lambda: f"no commands: {job.out} {job.err}",
         )
         assert job.running, f"it ended: {job.out} {job.err}"
-        (found,) = engines(job)
+        (found,) = job.engines()
         return found
 
-    with Sender(kafka, topics[0], 7):
+    with Sender(kafka, readings, 7):
         with start() as job:
             engine = await_engine(job)
             own = os.getpriority(os.PRIO_PROCESS, 0)
@@ -71,7 +45,7 @@ def test_an_engine_has_a_process_of_its_own_that_no_killed_process_leaves_behind
             kill(engine, signal.SIGKILL)
             # Between two intervals no task is lost with it, and the run continues.
             await_true(
-                lambda: not job.running or set(engines(job)) - {engine}, lambda: "neither ended nor went on"
+                lambda: not job.running or set(job.engines()) - {engine}, lambda: "neither ended nor went on"
             )
             if not job.running:
                 assert "it was killed, perhaps by the system because memory ran out" in job.err
@@ -81,7 +55,7 @@ def test_an_engine_has_a_process_of_its_own_that_no_killed_process_leaves_behind
             for pid in job.workers():
                 if pid != engine:
                     kill(pid, signal.SIGKILL)
-            await_true(lambda: engine not in engines(job), lambda: f"it is left: {engines(job)}", 10.0)
+            await_true(lambda: engine not in job.engines(), lambda: f"it is left: {job.engines()}", 10.0)
         with start() as job:
             await_engine(job)
             job.signal(signal.SIGKILL)

@@ -10,7 +10,6 @@ import dataclasses
 import random
 import signal
 import time
-import uuid
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,10 @@ from job_in_session import JobInSession
 from job_process import JobProcess, await_true, busiest, kill, run_arguments
 from pyspark.sql import SparkSession
 from reliability import noting
-from switch_topics import PARTITIONS, Reader, Sender, fold
+from switch_topics import JOB, Reader, Sender, fold, switch_settings
 
-from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
 
-JOB = Path(__file__).with_name("switch_job.py")
 INTERVAL_MS = 2000
 # More than the readings that wait when a run ends can cause.
 MANY = 500
@@ -53,19 +50,9 @@ def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s
 def survive(kafka: KafkaBroker, spark: SparkSession, folder: Path, seed: int, victims: list[str]) -> None:
     """Kill the victims one after the other, let the job finish, and compare."""
     made = random.Random(seed)
-    topics = [f"origins-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out")]
-    for topic in topics:
-        kafka.create_topic(topic, PARTITIONS)
-    settings = RunSettings(
-        bindings={
-            "readings": f"kafka://{kafka.bootstrap}/{topics[0]}?start=earliest",
-            "heaters": f"kafka://{kafka.bootstrap}/{topics[1]}?origin=true",
-        },
-        checkpoint=str(folder / "checkpoint"),
-        checkpoint_interval_ms=INTERVAL_MS,
-    )
-    reader = Reader(kafka, topics[1])
-    with Sender(kafka, topics[0], seed) as sender:
+    settings, readings, heaters = switch_settings(kafka, folder, INTERVAL_MS)
+    reader = Reader(kafka, heaters)
+    with Sender(kafka, readings, seed) as sender:
         for victim in victims:
             reader.read_all()
             with JobProcess(run_arguments(JOB, settings), folder) as job:

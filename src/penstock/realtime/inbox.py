@@ -53,11 +53,11 @@ class Inbox:
         self._interval = interval
         self._deliveries: Final[dict[int, list[Delivery]]] = {interval: []}
         self._sizes: Final[dict[int, int]] = {}
-        lock = threading.Lock()
+        self._lock: Final = threading.Lock()
         # The slot's thread waits for the one, readers for the other. So a reader that takes its own deliveries does not
         # wake the slot's thread, which would take the interpreter from it.
-        self._arrived: Final = threading.Condition(lock)
-        self._has_room: Final = threading.Condition(lock)
+        self._arrived: Final = threading.Condition(self._lock)
+        self._has_room: Final = threading.Condition(self._lock)
         self._is_woken = False
         self._error: BaseException | None = None
 
@@ -67,7 +67,7 @@ class Inbox:
         Without `wakes`, the caller takes them itself, or calls `wake`.
         """
         size, interval = sum(one.nbytes for one in deliveries), deliveries[0].interval
-        with self._arrived:
+        with self._lock:
             while waits and self._sizes.get(interval, 0) > self._intake.waiting_bytes and self._error is None:
                 self._has_room.wait()
             self._raise()
@@ -86,7 +86,7 @@ class Inbox:
 
     def wake(self) -> None:
         """End the wait of the thread of the slot."""
-        with self._arrived:
+        with self._lock:
             self._is_woken = True
             self._arrived.notify_all()
 
@@ -95,7 +95,7 @@ class Inbox:
 
         Return whether there are deliveries.
         """
-        with self._arrived:
+        with self._lock:
             self._arrived.wait_for(
                 lambda: (
                     self._deliveries[self._interval]
@@ -114,14 +114,14 @@ class Inbox:
 
     def fail(self, error: BaseException) -> None:
         """Raise an error in all threads that use the inbox."""
-        with self._arrived:
+        with self._lock:
             self._error = self._error or error
             self._arrived.notify_all()
             self._has_room.notify_all()
 
     def take(self) -> list[Delivery]:
         """Take the deliveries for the interval. Raises the error of `fail`."""
-        with self._arrived:
+        with self._lock:
             self._raise()
             found, self._deliveries[self._interval] = self._deliveries[self._interval], []
             self._sizes.pop(self._interval, None)
@@ -130,7 +130,7 @@ class Inbox:
 
     def wait_for_all(self, senders: AbstractSet[str], timeout_s: float) -> None:
         """Wait, up to the timeout, until each of these senders has put something for the interval."""
-        with self._arrived:
+        with self._lock:
             self._arrived.wait_for(
                 lambda: self._error or self._has_all(senders),
                 timeout_s,
@@ -138,7 +138,7 @@ class Inbox:
 
     def has_all(self, senders: AbstractSet[str]) -> bool:
         """Return whether each of these senders has put something for the interval."""
-        with self._arrived:
+        with self._lock:
             return self._has_all(senders)
 
     def _has_all(self, senders: AbstractSet[str]) -> bool:
@@ -146,7 +146,7 @@ class Inbox:
 
     def advance(self) -> None:
         """Begin the next interval, after all deliveries of the present one were taken."""
-        with self._arrived:
+        with self._lock:
             assert not self._deliveries.pop(self._interval), "an interval ends with all its deliveries"
             self._interval += 1
             self._deliveries.setdefault(self._interval, [])

@@ -34,6 +34,7 @@ def test_a_reader_that_takes_its_own_deliveries_leaves_the_slot_asleep() -> None
     for _ in range(_TURNS):
         inbox.put(Delivery("0/readings", 0, 0, []), wakes=False)
         assert len(inbox.take()) == 1
+        # Long enough for a thread that is woken to look, and wait again.
         time.sleep(0.0005)
     inbox.wake()
     slot.join()

@@ -11,16 +11,11 @@ import socket
 import struct
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 ADDRESS = "PENSTOCK_FORK_SERVER"
 """The environment variable with the address of the server."""
 
 
-def request_fork(arguments: Sequence[str], files: Sequence[int]) -> socket.socket:
+def request_fork(arguments: list[str], files: tuple[int, int, int]) -> socket.socket:
     """Make the fork server run a module, with arguments, three files and the environment of this process.
 
     Returns a connection on which the exit code will come, of 4 bytes. If it is closed before, the server ends the
