@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from dataclasses import replace
@@ -24,6 +25,7 @@ from penstock.testing.connectors import (
 )
 from penstock.testing.connectors.conformance import Refuted, rejects_within
 from penstock.testing.connectors.silent_server import silent_server
+from penstock.testing.connectors.source_checks import SourcePromise
 
 NO_LOGIN = {"credentials": "no login", "slow server": "no server"}
 
@@ -100,6 +102,47 @@ def test_a_source_that_loses_records_is_found(tmp_path: Path) -> None:
     assert failed.keys() == {"while closed", "duplicates"}
     assert "10 of 10 records were not there after 0.5 s" in failed["while closed"]
     assert "4 of 8 records" in failed["duplicates"]
+
+
+@pytest.mark.parametrize(
+    ("promise", "extra", "told"),
+    [
+        ("at least once", b'{"id": 3}', None),
+        ("at least once", b'{"id": -3}', "b'{\"id\":-3}' is there too often, from the beginning"),
+        ("each record once", b'{"id": 3}', "b'{\"id\":3}' is there too often, from the beginning"),
+    ],
+)
+def test_a_source_may_repeat_known_records_at_least_once(
+    tmp_path: Path, promise: SourcePromise, extra: bytes, told: str | None
+) -> None:
+    """Each time it is opened, the system sends a record of the first check again, or one that nobody gave to it."""
+    waiting: list[bytes] = []
+    writers: list[JournalWriter] = []
+
+    class Opened:
+        def __enter__(self) -> Any:
+            self.writer = JournalWriter(tmp_path)
+            writers.append(self.writer)
+            self.writer.append([*waiting, extra])
+            waiting.clear()
+            return JournalLog(tmp_path)
+
+        def __exit__(self, *_: object) -> None:
+            writers.remove(self.writer)
+            self.writer.close()
+
+    def put(records: Any) -> None:
+        for writer in writers:
+            writer.append(records)
+        if not writers:
+            waiting.extend(records)
+
+    found = check_source(SourceUnderTest("a queue", promise, Opened, put, without=NO_LOGIN))
+    if told is None:
+        found.require()
+    else:
+        with pytest.raises(NonconformingError, match=re.escape(told)):
+            found.require()
 
 
 def test_giving_up_is_judged() -> None:
