@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +90,28 @@ def test_a_collector_that_was_disabled_stays_so() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc gives such memory back")
+def test_free_memory_between_objects_goes_back_with_a_collection() -> None:
+    """Of 100 MB in blocks of 2 KB each sixteenth stays, so the pages between them are free."""
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    blocks = [library.malloc(2000) for _ in range(50_000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 2000)
+    for number, block in enumerate(blocks):
+        if number % 16:
+            library.free(block)
+    before = resident_bytes()
+    LastingObjects(1).exempt()
+    freed = before - resident_bytes()
+    for block in blocks[::16]:
+        library.free(block)
+    assert freed > 50_000_000
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
