@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import mmap
+import os
 import sys
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock.base.garbage import LastingObjects, collect_again, no_cyclic_collection
+from penstock.machine.memory import resident_bytes
 
 
 class Ring:
@@ -104,14 +104,9 @@ def test_free_memory_between_objects_goes_back_with_a_collection() -> None:
     for number, block in enumerate(blocks):
         if number % 16:
             library.free(block)
-    before = resident_bytes()
+    before = resident_bytes(os.getpid())
     LastingObjects(1).exempt()
-    freed = before - resident_bytes()
+    freed = before - resident_bytes(os.getpid())
     for block in blocks[::16]:
         library.free(block)
     assert freed > 50_000_000
-
-
-def resident_bytes() -> int:
-    """Return how much memory this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,19 +75,23 @@ def test_only_some_checks_can_be_left_out(tmp_path: Path) -> None:
         check_sink(replace(appending(tmp_path / "lines"), without={"replay": "no"}))
 
 
+@contextmanager
+def open_journal(
+    folder: Path, writers: list[JournalWriter], records: Sequence[bytes] = ()
+) -> Iterator[JournalLog]:
+    """Open a journal, give it these records, and list its writer while it is open."""
+    with closing(JournalWriter(folder)) as writer:
+        writer.append(records)
+        writers.append(writer)
+        try:
+            yield JournalLog(folder)
+        finally:
+            writers.remove(writer)
+
+
 def test_a_source_that_loses_records_is_found(tmp_path: Path) -> None:
     """Lost are records that arrive while it is closed, and the second of two equal records."""
     seen: set[bytes] = set()
-
-    class Opened:
-        def __enter__(self) -> Any:
-            self.writer = JournalWriter(tmp_path)
-            writers.append(self.writer)
-            return JournalLog(tmp_path)
-
-        def __exit__(self, *_: object) -> None:
-            writers.remove(self.writer)
-            self.writer.close()
 
     writers: list[JournalWriter] = []
 
@@ -96,7 +102,14 @@ def test_a_source_that_loses_records_is_found(tmp_path: Path) -> None:
             writer.append(new)
 
     found = check_source(
-        SourceUnderTest("a journal", "each record once", Opened, put, limit_s=0.5, without=NO_LOGIN)
+        SourceUnderTest(
+            "a journal",
+            "each record once",
+            lambda: open_journal(tmp_path, writers),
+            put,
+            limit_s=0.5,
+            without=NO_LOGIN,
+        )
     )
     failed = {one.check: one.detail for one in found.outcomes if one.verdict == "fail"}
     assert failed.keys() == {"while closed", "duplicates"}
@@ -119,17 +132,10 @@ def test_a_source_may_repeat_known_records_at_least_once(
     waiting: list[bytes] = []
     writers: list[JournalWriter] = []
 
-    class Opened:
-        def __enter__(self) -> Any:
-            self.writer = JournalWriter(tmp_path)
-            writers.append(self.writer)
-            self.writer.append([*waiting, extra])
-            waiting.clear()
-            return JournalLog(tmp_path)
-
-        def __exit__(self, *_: object) -> None:
-            writers.remove(self.writer)
-            self.writer.close()
+    def opened() -> AbstractContextManager[JournalLog]:
+        first = [*waiting, extra]
+        waiting.clear()
+        return open_journal(tmp_path, writers, first)
 
     def put(records: Any) -> None:
         for writer in writers:
@@ -137,7 +143,7 @@ def test_a_source_may_repeat_known_records_at_least_once(
         if not writers:
             waiting.extend(records)
 
-    found = check_source(SourceUnderTest("a queue", promise, Opened, put, without=NO_LOGIN))
+    found = check_source(SourceUnderTest("a queue", promise, opened, put, without=NO_LOGIN))
     if told is None:
         found.require()
     else:
