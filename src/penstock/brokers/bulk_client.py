@@ -70,10 +70,25 @@ class BulkClient:
         callbacks = _callbacks(settings)
         client = _new_client(self._library, settings, callbacks)
         self._client: Final = client
-        self._topic: Final = self._library.rd_kafka_topic_new(client, topic.encode(), None)
+        self._name: Final = topic.encode()
+        # The topic's handle, once it is made.
+        self._topics: Final[list[int]] = []
         # librdkafka calls the callbacks until it is destroyed.
-        closing = weakref.finalize(self, _destroy, self._library, os.getpid(), client, self._topic, callbacks)
+        closing = weakref.finalize(
+            self, _destroy, self._library, os.getpid(), client, self._topics, callbacks
+        )
         closing.atexit = False
+
+    @property
+    def _topic(self) -> int:
+        """The topic's handle, made for the first messages.
+
+        An idempotent producer of librdkafka asks for its id when it hears of brokers. A client with a topic asks about
+        the topic first instead, before it knows the broker by its number, and the id has to wait for a timer of 500 ms.
+        """
+        if not self._topics:
+            self._topics.append(self._library.rd_kafka_topic_new(self._client, self._name, None))
+        return self._topics[0]
 
     def produce(self, values: pa.Array, keys: pa.Array | None) -> int:
         """Queue messages from the first on, as many as fit, and return how many.
@@ -188,10 +203,11 @@ def _new_client(library: ctypes.CDLL, settings: Mapping[str, Any], callbacks: tu
     return client
 
 
-def _destroy(library: ctypes.CDLL, process: int, client: int, topic: int, _callbacks: object) -> None:
+def _destroy(library: ctypes.CDLL, process: int, client: int, topics: list[int], _callbacks: object) -> None:
     # A forked process has the object, but not the threads that would be waited for.
     if os.getpid() == process:
-        library.rd_kafka_topic_destroy(topic)
+        for topic in topics:
+            library.rd_kafka_topic_destroy(topic)
         library.rd_kafka_destroy(client)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
@@ -20,10 +18,6 @@ class BulkTransactions(BulkClient):
 
     Its methods are those of confluent_kafka's `Producer`, and raise KafkaException as they do.
     """
-
-    def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
-        super().__init__(settings, topic)
-        self._name: Final = topic.encode()
 
     def list_topics(self, topic: str, timeout: float) -> None:
         """Ask a broker for its topic and return nothing, which is enough for a connection."""

@@ -23,7 +23,7 @@ from penstock.cli.target import (
 from penstock.errors import CheckpointError
 from penstock.metrics.rates import WINDOW_S
 
-__all__ = ["register_metrics"]
+__all__ = ["events", "metrics"]
 
 
 class MetricsOutput(StrEnum):
@@ -32,12 +32,6 @@ class MetricsOutput(StrEnum):
     text = "text"
     json = "json"
     prometheus = "prometheus"
-
-
-def register_metrics(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    app.command()(metrics)
-    app.command()(events)
 
 
 @asks_server()

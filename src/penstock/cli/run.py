@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from enum import StrEnum
@@ -30,10 +30,10 @@ from penstock.cli.run_options import (
     NewOutputsFromOption,
     ReplanOption,
 )
-from penstock.jobs.log_display import LogDisplay
 
 if TYPE_CHECKING:
     from penstock.jobs.job_loader import LoadedJob
+    from penstock.jobs.log_display import LogDisplay
     from penstock.jobs.settings import RunSettings
 
 __all__ = ["run", "sql"]
@@ -200,8 +200,11 @@ def run(
     Exit codes: 0 finished or stopped, 1 the job failed, 2 wrong use (arguments, bindings, job file, checkpoint, or a
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
-    with _report_errors(given.pop("log_format")) as log:
-        _run_file(job_file, _settings(given), log, output)
+    with _report_errors(given.pop("log_format")) as log, _start_jvm(given):
+        from penstock.jobs.job_loader import load_job
+
+        settings = _settings(given)
+        _run_loaded(load_job(job_file), settings, log, output)
 
 
 @takes_options(_Options)
@@ -222,7 +225,10 @@ def sql(
 
     Exit codes: as those of penstock run.
     """
-    with _report_errors(given.pop("log_format")) as log:
+    with (
+        _report_errors(given.pop("log_format")) as log,
+        nullcontext() if explain else _start_jvm(given),
+    ):
         settings = _settings(given)
         loaded = _load_sql(sql_file)
         from penstock.sql.explanation import explain as explained
@@ -278,28 +284,26 @@ def _settings(given: dict[str, Any]) -> RunSettings:
 def _report_errors(log_format: LogFormat) -> Iterator[LogDisplay | None]:
     """Report errors as sentences, or in the JSON log that this yields."""
     with ExitStack() as stack:
-        log = stack.enter_context(LogDisplay()) if log_format is LogFormat.json else None
+        log = None
+        if log_format is LogFormat.json:
+            from penstock.jobs.log_display import LogDisplay
+
+            log = stack.enter_context(LogDisplay())
         stack.enter_context(errors_as_sentences(report=None if log is None else log.error))
         yield log
 
 
-def _run_file(job_file: str, settings: RunSettings, log: LogDisplay | None, output: Output) -> None:
-    with _start_jvm(settings):
-        from penstock.jobs.job_loader import load_job
+def _start_jvm(given: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Start Spark's JVM for the options of a run, while this process imports what it needs and loads the job."""
+    from penstock.jobs.early_jvm import early_jvm
 
-        _run_loaded(load_job(job_file), settings, log, output)
-
-
-def _start_jvm(settings: RunSettings) -> AbstractContextManager[None]:
-    """Start Spark's JVM for the job while it is loaded."""
-    from penstock.machine.limits import LOCAL_HEAP_MB
-    from penstock.spark.startup.jvm_ahead import jvm_ahead
-    from penstock.spark.startup.jvm_start import JvmStart
-
-    if settings.memory_mb is not None:
-        # The share of the JVM depends on the checkpoint.
-        return nullcontext()
-    return jvm_ahead(JvmStart(settings.master, LOCAL_HEAP_MB, settings.is_frugal, settings.spark_settings))
+    return early_jvm(
+        master=given["master"],
+        checkpoint=given["checkpoint"],
+        memory_mb=given["memory_mb"],
+        checkpoint_interval_ms=milliseconds(given["checkpoint_interval"], "--checkpoint-interval"),
+        spark_settings=dict(map(_spark_setting, given["spark"] or ())),
+    )
 
 
 def _run_loaded(loaded: LoadedJob, settings: RunSettings, log: LogDisplay | None, output: Output) -> None:

@@ -27,17 +27,10 @@ if TYPE_CHECKING:
     from penstock.client.http import Server
     from penstock.server.unserved import UnservedHome
 
-__all__ = ["register_managed"]
+__all__ = ["cancel", "info", "list_jobs", "logs", "pause", "resume"]
 
 _COLOURS: Final = {"RUNNING": "green", "FAILED": "red", "RESTARTING": "yellow", "PAUSED": "cyan"}
 _MAX_LOOKS: Final = 20
-
-
-def register_managed(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    app.command("list")(list_jobs)
-    for command in (info, cancel, pause, resume, logs):
-        app.command()(command)
 
 
 @asks_server()

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from penstock.errors import JobDefinitionError
+from penstock.machine.limits import cores
 
-__all__ = ["MemoryShares"]
+__all__ = ["MemoryShares", "is_frugal"]
 
 # Measured with nothing to do, each page counted once: the driver, the server that workers are forked from, and the
 # JVM's code and classes; then a worker with its readers.
@@ -20,6 +21,14 @@ _MIN_WORKER_MB: Final = 64
 _HEAP_SHARE: Final = {True: 0.2, False: 0.4}
 _MAX_HEAP_MB: Final = {True: 768, False: 2048}
 _STATE_SHARE: Final = 0.5
+# On up to this many cores, a collector with threads of its own takes more from the workers than it gains.
+_FEW_CORES: Final = 4
+
+
+def is_frugal(memory_mb: int | None, checkpoint_interval_ms: int) -> bool:
+    """Return whether the JVM should use little memory, and a collector that is best on few cores."""
+    is_asked = memory_mb is not None or bool(checkpoint_interval_ms)
+    return is_asked or cores().usable <= _FEW_CORES
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
 from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.errors import JobDefinitionError
-from penstock.jobs.memory_shares import MemoryShares
-from penstock.machine.limits import cores
+from penstock.jobs.memory_shares import MemoryShares, is_frugal
 from penstock.metrics.addresses import metrics_address
 from penstock.metrics.batch_metrics import DEFAULT_METRICS_BYTES
 from penstock.models.library import DEFAULT_MAX_MODEL_BYTES
@@ -34,9 +33,6 @@ _LEAST: Final = {
     "max_held_bytes": 0,
     "state_memory_mb": 0,
 }
-
-# On up to this many cores, a collector with threads of its own takes more from the workers than it gains.
-_FEW_CORES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -125,8 +121,7 @@ class RunSettings:
     @property
     def is_frugal(self) -> bool:
         """Whether the JVM should use little memory, and a collector that is best on few cores."""
-        is_asked = self.memory_mb is not None or bool(self.checkpoint_interval_ms)
-        return is_asked or cores().usable <= _FEW_CORES
+        return is_frugal(self.memory_mb, self.checkpoint_interval_ms)
 
     def memory_shares(self, parallelism: int) -> MemoryShares | None:
         """Divide `memory_mb` among the processes of the job. Raises JobDefinitionError when it is too little."""

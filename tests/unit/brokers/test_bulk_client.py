@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,6 +89,22 @@ def test_a_full_queue_takes_the_first_messages(count: int) -> None:
     (found,) = filter(None, read(bootstrap_of(client), count))
     assert [value for _, value in found] == values.to_pylist()
     assert client.failures == []
+
+
+def test_the_first_messages_of_an_idempotent_client_do_not_wait_for_a_timer(mock_client: Client) -> None:
+    """A client that is made a while before them has its id by then; librdkafka's timer for it has 500 ms."""
+    took_s = []
+    for _ in range(5):
+        client = Client(
+            **{"bootstrap.servers": bootstrap_of(mock_client), "enable.idempotence": "true", "linger.ms": "0"}
+        )
+        time.sleep(0.1)
+        begun_s = time.monotonic()
+        assert client.produce(pa.array([b"on"] * 30), None) == 30
+        assert client.flush(30) == 0
+        took_s.append(time.monotonic() - begun_s)
+    # A busy machine may make any of them late, but the timer makes all of them late.
+    assert min(took_s) < 0.3
 
 
 def test_what_is_not_delivered_is_reported() -> None:

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -42,6 +42,9 @@ from penstock.server.runs.processes import (
     process_of,
 )
 from penstock.server.runs.run_requests import RequestRelay
+
+if TYPE_CHECKING:
+    from penstock.jobs.settings import RunSettings
 
 __all__ = ["ENTRY_POINTS", "Launch", "expand_variables", "keep_lease", "main"]
 
@@ -124,6 +127,7 @@ def _print_line(text: str) -> None:
 
 
 def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
+    from penstock.jobs.early_jvm import early_jvm
     from penstock.jobs.settings import RunSettings
     from penstock.jobs.worker_output import output_log
 
@@ -135,6 +139,17 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     settings = dict(launch.settings)
     settings["bindings"] = expand_variables(settings.get("bindings", {}), os.environ)
     checked = RunSettings(**settings)
+    with early_jvm(
+        master=checked.master,
+        checkpoint=checked.checkpoint,
+        memory_mb=checked.memory_mb,
+        checkpoint_interval_ms=checked.checkpoint_interval_ms,
+        spark_settings=checked.spark_settings,
+    ):
+        return _run_loaded(folder, launch, keeper, checked)
+
+
+def _run_loaded(folder: Path, launch: Launch, keeper: LeaseKeeper, settings: RunSettings) -> Any:
     job, code = _job(launch)
     # Imports Spark, and only now, so that earlier errors appear at once.
     from penstock.jobs.runner import JobRunner, Progress, RunHooks
@@ -152,7 +167,7 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
             with contextlib.suppress(OSError):
                 write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(content), durable=False)
 
-    runner = JobRunner(job, checked, code, launch.run)
+    runner = JobRunner(job, settings, code, launch.run)
     for note in runner.notes:
         _print_line(f"Note: {note}")
     return runner.run(hooks=RunHooks(on_progress=on_progress, on_note=_print_line))
