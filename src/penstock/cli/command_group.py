@@ -6,7 +6,8 @@ All of them import most of penstock, which takes half a second. The help and the
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Mapping
 from typing import Any, Final
 
 import typer
@@ -44,31 +45,14 @@ _PLACES: Final = {
 """The module and the name in it of each command, in the order of the help."""
 
 
-class _Commands(MutableMapping[str, Any]):
-    """Typer's commands by name, some of which are loaded when they are asked for."""
-
-    def __init__(self, places: Mapping[str, str], loaded: Mapping[str, Any]) -> None:
-        self._places: Final = {**places, **dict.fromkeys(loaded, "")}
-        self._loaded: Final = dict(loaded)
+class _Commands(UserDict[str, Any]):
+    """Typer's commands by name; one that has only its place is loaded when it is asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = _load(name, self._places[name])
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._places.setdefault(name, "")
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._places[name]
-        self._loaded.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            found = self[name] = _load(name, found)
+        return found
 
 
 def _load(name: str, place: str) -> Any:
@@ -88,4 +72,4 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, *, commands: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(**more)
-        self.commands = _Commands(_PLACES, commands or {})
+        self.commands = _Commands(_PLACES | dict(commands or {}))

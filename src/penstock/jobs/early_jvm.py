@@ -26,6 +26,7 @@ def early_jvm(
     None is started where the run knows more: its memory's share for the JVM depends on the checkpoint, and so do the
     jars for a checkpoint on a store.
     """
+    # `is_stored` would tell stores from folders with such a name, but the JVM would wait 25 ms for its imports.
     if memory_mb is not None or (checkpoint is not None and "://" in checkpoint):
         return nullcontext()
     return jvm_ahead(
